@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -20,6 +21,9 @@ def main() -> None:
     if heard is signal.default_int_handler:  # not where a shell runs it in the background
         signal.signal(signal.SIGINT, end_at_once)
     _open_closed_streams()
+    from graphopt.base.limits import GC_THRESHOLD
+
+    gc.set_threshold(*GC_THRESHOLD)
     from graphopt.cli import main as cli
 
     signal.signal(signal.SIGINT, heard)

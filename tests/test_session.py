@@ -1,6 +1,7 @@
 """What runs in one process know of each other: nothing. Their state is in a session each, and nowhere else."""
 
 import ast
+import gc
 import json
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 import graphopt
 from graphopt.base.errors import ModelError, RuleError
-from graphopt.base.limits import RunLimits
+from graphopt.base.limits import RunLimits, garbage_collection_paused
 from graphopt.base.session import DEFAULT_SESSION, Session, current_session
 from graphopt.expr.dims import SymbolicDim
 from graphopt.expr.integers import FALSE, TRUE, conjunction, disjunction, ge, interned_count, symbol
@@ -336,6 +337,23 @@ def test_there_is_one_context_variable() -> None:
     assert [path.relative_to(ROOT).as_posix() for path in users if path.name != "test_session.py"] == [
         "graphopt/base/session.py"
     ]
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_garbage_collection_is_left_as_it_was(was_enabled: bool) -> None:
+    def load() -> None:
+        with garbage_collection_paused():
+            assert not gc.isenabled()
+            raise RuleError("a rule is malformed")
+
+    collects = gc.isenabled()
+    try:
+        (gc.enable if was_enabled else gc.disable)()
+        with pytest.raises(RuleError):
+            load()
+        assert gc.isenabled() is was_enabled
+    finally:
+        (gc.enable if collects else gc.disable)()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +82,23 @@ def format_bytes(nbytes: int) -> str:
 def format_megabytes(nbytes: int) -> str:
     """Return a size as `1,520 MB`, `2.1 MB`: comparable in a table."""
     return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 1e7 else f"{nbytes / 1e6:.2g} MB"
+
+
+GC_THRESHOLD = (100_000, 50, 50)
+"""Thresholds of garbage collection: terms, proofs and graphs are not cyclic, and the default thresholds cost almost a
+tenth of the time."""
+
+
+@contextmanager
+def garbage_collection_paused() -> Iterator[None]:
+    """Collect no garbage meanwhile, where nearly all that is made lives on: to look for it is a fifth of the work."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 TRIM_THRESHOLD = 300_000_000

@@ -8,7 +8,7 @@ package knows has as many inputs and outputs, and attributes of the kinds, as it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeAlias
@@ -25,7 +25,6 @@ from onnx import (
     TypeProto,
     ValueInfoProto,
 )
-from onnx.defs import OpSchema
 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
@@ -137,7 +136,7 @@ class _GraphValidator:
         # a definition may be of some uses of an operator, and says nothing of others
         own = (domain, node.op_type) in self.functions or schemas.is_defined_operator(node.op_type, domain)
         version = 0 if own else opset_conversion.schema_version(node.op_type, domain, self.imports)
-        form = _schema_form(node.op_type, domain, version) if version else _UNKNOWN_OPERATOR
+        form = (version and schemas.schema_form(node.op_type, domain, version)) or _UNKNOWN_OPERATOR
         names = set[str]()
         for attribute in node.attribute:
             if attribute.name in names:
@@ -150,7 +149,7 @@ class _GraphValidator:
     def error(self, node: NodeProto, what: str) -> ModelError:
         return ModelError(f"{proto_label(node)}{self.place} {what}")
 
-    def check_against_schema(self, node: NodeProto, form: _SchemaForm, names: set[str]) -> None:
+    def check_against_schema(self, node: NodeProto, form: schemas.SchemaForm, names: set[str]) -> None:
         """Raise ModelError for a node that is not as the schema of its operator says."""
         # Of a Constant ONNX Runtime takes a value_int also in the opsets before it was defined.
         is_told = node.op_type == CONSTANT and any("value" in name for name in names)
@@ -210,39 +209,7 @@ DTYPE_ATTRIBUTES = ("to", "dtype")
 _KNOWN_DTYPES = frozenset(int(dtype) for dtype in DType) - {0}
 
 
-_NO_LIMIT = 2**31 - 1
-"""Number by which the onnx package writes that there is no limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class _SchemaForm:
-    """Demands of a schema on a node."""
-
-    inputs: tuple[int, int] = (0, _NO_LIMIT)
-    """The least and the greatest number."""
-    outputs: tuple[int, int] = (0, _NO_LIMIT)
-    required_inputs: tuple[int, ...] = ()
-    """The inputs that may not be left out."""
-    kinds: Mapping[str, int] = field(default_factory=dict)
-    """Kinds of attributes, by name."""
-    required_attributes: frozenset[str] = frozenset()
-
-
-_UNKNOWN_OPERATOR = _SchemaForm()
-
-
-@cache
-def _schema_form(op: str, domain: str, version: int) -> _SchemaForm:
-    schema = schemas.schema(op, domain, version)
-    assert schema is not None, op
-    single = OpSchema.FormalParameterOption.Single
-    return _SchemaForm(
-        (schema.min_input, schema.max_input),
-        (schema.min_output, schema.max_output),
-        tuple(index for index, given in enumerate(schema.inputs) if given.option == single),
-        {name: int(each.type.value) for name, each in schema.attributes.items()},  # type: ignore[attr-defined]
-        frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
-    )
+_UNKNOWN_OPERATOR = schemas.SchemaForm()
 
 
 # -- local functions ---------------------------------------------------------------------------------------------------

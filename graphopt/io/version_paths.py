@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -39,20 +39,32 @@ from graphopt.operators import proto_conversion
 # -- one step from version to version ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class VersionStep:
     """Two neighbouring schema versions of one operator that can mean the same, or one operator and its successor."""
 
     old: OpSchema
     new: OpSchema
 
-    @property
+    @cached_property
     def key(self) -> VersionKey:
         return (self.new.name, self.new.since_version)
 
-    @property
+    @cached_property
     def is_renaming(self) -> bool:
         return bool(self.old.name != self.new.name)
+
+    @cached_property
+    def _older_form(self) -> schemas.SchemaForm:
+        return _form(self.old)
+
+    @cached_property
+    def _older_input_count(self) -> int:
+        return len(self.old.inputs)
+
+    @cached_property
+    def _added_attributes(self) -> set[str]:
+        return _form(self.new).kinds.keys() - self._older_form.kinds.keys()
 
     @property
     def is_upgrade_relevant(self) -> bool:
@@ -119,7 +131,7 @@ class VersionStep:
             if value is not None:
                 attrs[moved.attribute] = _to_attribute(value, moved, facts)
                 inputs[moved.place] = None
-        while len(inputs) > len(self.old.inputs) and inputs[-1] is None:
+        while len(inputs) > self._older_input_count and inputs[-1] is None:
             inputs.pop()
         spelling = Spelling(spelling.op, tuple(inputs), self._older_attributes(attrs), spelling.outputs)
         _check_spelling(self.old, spelling)
@@ -129,7 +141,7 @@ class VersionStep:
     def _older_attributes(self, attrs: dict[str, Attribute]) -> dict[str, Attribute]:
         """Return the attributes without those that the newer version brought, with those that it dropped."""
         defaults = CHANGED_DEFAULTS.get(self.key, {})
-        for name in self.new.attributes.keys() - self.old.attributes.keys():
+        for name in self._added_attributes:
             value = attrs.pop(name, None)
             unchanged = defaults.get(name, _schema_default(self.new, name))
             if name in defaults and value is None:
@@ -137,7 +149,7 @@ class VersionStep:
             is_neutral = name == "dilations" and isinstance(value, tuple) and all(item == 1 for item in value)
             if value is not None and value != unchanged and not is_neutral:
                 raise SpellingMismatch(f"`{name}` is new in opset {self.key[1]}")
-        for name in defaults.keys() & self.old.attributes.keys():
+        for name in defaults.keys() & self._older_form.kinds.keys():
             if name not in attrs:
                 default = _schema_default(self.new, name)
                 if default is None:
@@ -151,22 +163,25 @@ class VersionStep:
 
 def _check_spelling(schema: OpSchema, spelling: Spelling) -> None:
     """Raise SpellingMismatch unless inputs, outputs and attributes are those of the schema."""
-    version, formals = schema.since_version, schema.inputs
-    variadic = OpSchema.FormalParameterOption.Variadic
-    if len(spelling.inputs) > len(formals) and not (formals and formals[-1].option == variadic):
-        raise SpellingMismatch(f"opset {version} has no input {len(formals)}")
-    if len(spelling.outputs) > len(schema.outputs) and schema.outputs[-1].option != variadic:
-        raise SpellingMismatch(f"opset {version} has no output {len(schema.outputs)}")
-    for index, formal in enumerate(formals):
-        absent = index >= len(spelling.inputs) or spelling.inputs[index] is None
-        if absent and formal.option == OpSchema.FormalParameterOption.Single:
+    version, form = schema.since_version, _form(schema)
+    if len(spelling.inputs) > form.inputs[1]:
+        raise SpellingMismatch(f"opset {version} has no input {form.inputs[1]}")
+    if len(spelling.outputs) > form.outputs[1]:
+        raise SpellingMismatch(f"opset {version} has no output {form.outputs[1]}")
+    for index in form.required_inputs:
+        if index >= len(spelling.inputs) or spelling.inputs[index] is None:
             raise SpellingMismatch(f"opset {version} needs input {index}")
-    names, known = spelling.attrs.keys(), _schema_defaults(schema.name, schema.domain, version).keys()
-    if names - known:
-        raise SpellingMismatch(f"opset {version} has no `{min(names - known)}`")
-    for name in known - names:
-        if schema.attributes[name].required:
-            raise SpellingMismatch(f"opset {version} needs `{name}`")
+    names = spelling.attrs.keys()
+    if unknown := names - form.kinds.keys():
+        raise SpellingMismatch(f"opset {version} has no `{min(unknown)}`")
+    for name in form.required_attributes - names:
+        raise SpellingMismatch(f"opset {version} needs `{name}`")
+
+
+def _form(schema: OpSchema) -> schemas.SchemaForm:
+    form = schemas.schema_form(schema.name, schema.domain, schema.since_version)
+    assert form is not None, schema.name
+    return form
 
 
 def _schema(op: str, domain: str, version: int) -> OpSchema:

@@ -249,11 +249,13 @@ class Graph:
         internal = (self[v].is_internal for op in (INPUT, CONSTANT, CAPTURE) for v in self._by_op.get(op, ()))
         return sum(map(len, self._by_op.values())) - sum(internal)
 
+    # The five that follow are asked millions of times. They look into the dictionaries of networkx, whose own methods
+    # and views take three times as long: a tenth of the time in which a model is simplified.
+
     def __contains__(self, vertex: int) -> bool:
-        return vertex in self.nx
+        return vertex in self.nx._node
 
     def __getitem__(self, vertex: int) -> Node:
-        # `nx.nodes[vertex]` takes three times as long: 4% of the time in which a graph of 3,000 nodes is simplified
         node: Node = self.nx._node[vertex]["node"]
         return node
 
@@ -322,13 +324,11 @@ class Graph:
 
     def readers(self, vertex: int) -> Iterator[int]:
         """Yield the vertices that read any output of `vertex`, each once."""
-        found: Iterator[int] = self.nx.successors(vertex)
-        return found
+        return iter(self.nx._succ[vertex])
 
     def fan_out(self, vertex: int) -> int:
         """Return the number of vertices that read any output of `vertex`."""
-        count: int = self.nx.out_degree(vertex)
-        return count
+        return len(self.nx._succ[vertex])
 
     def known_contents(self, value: Value | None) -> tuple[Dim, ...] | None:
         """Return the elements of an integer tensor of rank <= 1, constant or symbolic; None where they are not
@@ -342,8 +342,7 @@ class Graph:
 
     def sources(self, vertex: int) -> Iterator[int]:
         """Yield the vertices whose outputs `vertex` reads, each once."""
-        found: Iterator[int] = self.nx.predecessors(vertex)
-        return found
+        return iter(self.nx._pred[vertex])
 
     def use_count(self, value: Value) -> int:
         """Return how many times a value is read: input slots, captures and graph outputs all count."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, wraps
 from string import ascii_letters
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +20,9 @@ RULE_OPSET = min(onnx.defs.onnx_opset_version(), 28)
 
 MAX_LOADED_OPSET = min(RULE_OPSET, 26)
 """The newest opset that ONNX Runtime loads. Models with an operator that is newer are run by `onnx.reference`."""
+
+NO_LIMIT = 2**31 - 1
+"""Number by which the onnx package writes that there is no limit to inputs or outputs."""
 
 ANY_POINTWISE, ANY_BINARY, ANY_REDUCTION = "any pointwise", "any binary", "any reduction"
 """The domains in which a rule's holes for operators are: an operator there may be any one of the class."""
@@ -101,6 +105,37 @@ def _onnx_schema(op: str, domain: str, opset: int) -> OpSchema | None:
         return onnx.defs.get_schema(op, opset, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaForm:
+    """Demands of a schema on a node, read once: a schema makes new lists and dictionaries whenever it is asked."""
+
+    inputs: tuple[int, int] = (0, NO_LIMIT)
+    """The least and the greatest number."""
+    outputs: tuple[int, int] = (0, NO_LIMIT)
+    required_inputs: tuple[int, ...] = ()
+    """The inputs that may not be left out."""
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    """Kinds of attributes, by name: members of `AttributeProto.AttributeType`."""
+    required_attributes: frozenset[str] = frozenset()
+
+
+@memoized_by_schema
+def schema_form(op: str, domain: str = "", opset: int = RULE_OPSET) -> SchemaForm | None:
+    """Return what the schema in force at an opset demands; None where there is no schema."""
+    found = schema(op, domain, opset)
+    if found is None:
+        return None
+    single = OpSchema.FormalParameterOption.Single
+    attributes = found.attributes
+    return SchemaForm(
+        (found.min_input, found.max_input),
+        (found.min_output, found.max_output),
+        tuple(index for index, given in enumerate(found.inputs) if given.option == single),
+        {name: int(each.type.value) for name, each in attributes.items()},  # type: ignore[attr-defined]
+        frozenset(name for name, attribute in attributes.items() if attribute.required),
+    )
 
 
 @memoized_by_schema

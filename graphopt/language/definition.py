@@ -24,6 +24,7 @@ from graphopt.ir import schemas
 from graphopt.language.binding import evaluate_scalar
 from graphopt.language.rule_checks import (
     MAX_OUTPUTS,
+    TermParts,
     inconsistent_holes,
     invalid_applications,
     non_conditions,
@@ -381,12 +382,12 @@ def _definition_problems(definition: Definition) -> Iterator[str]:
     yield from _unused_parts(definition)
     if len(meaning) != head.outputs or head.outputs > MAX_OUTPUTS:
         yield f"{head.outputs} outputs are {len(meaning)} terms"
-    yield from inconsistent_holes((head, *meaning, *definition.when))
+    yield from inconsistent_holes(TermParts.of_each((head, *meaning, *definition.when)))
     yield from (f"'{side}' is a number, not a tensor" for side in meaning if is_scalar(side))
     yield from non_conditions(definition.when)
     yield from _unsatisfiable_parts(definition)
     for side in (*meaning, *definition.when):
-        yield from invalid_applications(side)
+        yield from invalid_applications(TermParts.of_each((side,)))
         for hole in holes(side):
             if hole not in set(holes(head)):
                 yield f"hole '{hole.name}' is none of its inputs and attributes"

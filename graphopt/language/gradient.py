@@ -9,7 +9,7 @@ from itertools import chain
 
 from graphopt.base.errors import RuleError
 from graphopt.language.rule import Rule
-from graphopt.language.rule_checks import inconsistent_holes, invalid_applications, non_conditions, non_terms
+from graphopt.language.rule_checks import TermParts, inconsistent_holes, invalid_applications, non_conditions, non_terms
 from graphopt.language.terms import App, Lit, Term, TermLike, Var, holes, is_scalar, op, tensor, term
 
 ZERO = Lit(0)
@@ -68,8 +68,9 @@ class Gradient:
         sides = (*(side for _, side in self.terms), *self.when)
         yield from non_terms(sides, "gradient")
         yield from non_conditions(self.when)
-        yield from inconsistent_holes((self.head, *sides))
-        yield from chain.from_iterable(map(invalid_applications, (self.head, *sides)))
+        parts = TermParts.of_each((self.head, *sides))
+        yield from inconsistent_holes(parts)
+        yield from invalid_applications(parts)
         known = {*holes(self.head), *map(output_gradient, range(self.head.outputs))}
         for hole in chain.from_iterable(map(holes, sides)):
             if hole not in known:

@@ -117,6 +117,10 @@ class Rule:
         except RuleError as error:
             raise RuleError(f"rule '{self.name}': {error}") from error
 
+    def __hash__(self) -> int:
+        """Return the hash of the name, which few rules share: rules are keys of much that is remembered."""
+        return hash(self.name)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to make the rule when it is unpickled: another process must be told the meanings of its
         operators."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, product
 from math import copysign, isnan
 from typing import Any, TypeAlias
 
-from onnx.defs import OpSchema
+from onnx import AttributeProto
 
 from graphopt.base.errors import did_you_mean
 from graphopt.ir import schemas
@@ -34,7 +34,6 @@ from graphopt.language.terms import (
     is_scalar,
     is_whole_number,
     operator_applications,
-    operator_hole_applications,
     pack_holes,
     render_term,
     walk_term,
@@ -45,6 +44,49 @@ Terms: TypeAlias = tuple[Term, ...]
 _RULE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ELEMENTWISE_FUNCTIONS = frozenset({"add", "sub", "mul", "floordiv", "mod", "neg", "maximum", "minimum", "choose"})
 """Functions of numbers that take lists item by item."""
+
+
+class TermParts:
+    """The terms in a term, an object that occurs often once: what many terms share is checked once.
+
+    Equal objects stay apart, for -0.0 equals 0.0, and 1 equals True. All lists are in the order of `walk_term`.
+    """
+
+    __slots__ = ("applications", "calls", "holes", "leaves", "operators")
+
+    def __init__(self, term: Term, seen: set[int]) -> None:
+        """Take the terms in a term that were not `seen`, by identity; these are more from then on."""
+        self.leaves: list[Var | Lit] = []
+        self.holes: list[Var] = []
+        self.applications: list[App] = []
+        self.calls: list[App] = []
+        """Applications of scalar functions."""
+        self.operators: list[App] = []
+        waiting: list[Term | None] = [term]
+        while waiting:
+            part = waiting.pop()
+            if part is None or id(part) in seen:
+                continue
+            seen.add(id(part))
+            if isinstance(part, App):
+                self.applications.append(part)
+                (self.calls if part.domain == SCALAR else self.operators).append(part)
+                waiting += [value for _, value in reversed(part.attrs)]
+                waiting += reversed(part.args)
+            elif isinstance(part, Var):
+                self.leaves.append(part)
+                self.holes.append(part)
+            elif isinstance(part, Lit):
+                self.leaves.append(part)
+
+    @classmethod
+    def of_each(cls, terms: Terms) -> tuple[TermParts, ...]:
+        """Return the parts of each term that those before it do not have."""
+        seen = set[int]()
+        return tuple([cls(term, seen) for term in terms])
+
+
+Parts: TypeAlias = Sequence[TermParts]
 
 
 def rule_problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
@@ -62,17 +104,17 @@ def rule_problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> I
             yield f"the right side '{render_term(side)}' is a number, and the left side a tensor"
     if sides == right:
         yield "left and right are the same"
-    parts = (*sides, *right, *conditions)
+    left, made, asked = map(TermParts.of_each, (sides, right, conditions))
+    parts = (*left, *made, *asked)
     yield from inconsistent_holes(parts)
-    yield from _unbound_names(sides, right, conditions)
-    yield from _computed_in_pattern(sides)
-    yield from _unused_defaults(sides)
-    yield from _invalid_operator_holes(sides, right, conditions)
-    yield from _misplaced_packs(sides, right, conditions)
-    yield from _conflicting_attribute_holes(sides, right)
-    for part in parts:
-        yield from invalid_applications(part)
-    yield from _misplaced_properties(sides, right, conditions)
+    yield from _unbound_names(left, made, asked)
+    yield from _computed_in_pattern(left)
+    yield from _unused_defaults(left)
+    yield from _invalid_operator_holes(left, made, parts)
+    yield from _misplaced_packs(sides, right, parts)
+    yield from _conflicting_attribute_holes(left, made)
+    yield from invalid_applications(parts)
+    yield from _misplaced_properties(parts, conditions)
     yield from _misplaced_index_lists(parts)
     yield from non_conditions(conditions)
 
@@ -107,10 +149,10 @@ def non_conditions(conditions: tuple[Term, ...]) -> Iterator[str]:
             )
 
 
-def _unrepresentable_numbers(part: Term) -> Iterator[str]:
+def _unrepresentable_numbers(leaves: Iterable[Var | Lit]) -> Iterator[str]:
     """Yield numbers that no model holds, or that equality confuses: -0.0 equals 0.0, and NaN not even itself."""
-    for sub in walk_term(part):
-        said = sub.value if isinstance(sub, Lit) else sub.default if isinstance(sub, Var) else None
+    for leaf in leaves:
+        said = leaf.value if isinstance(leaf, Lit) else leaf.default
         for number in said if isinstance(said, tuple) else (said,):
             if isinstance(number, int) and not -(2**63) <= number < 2**63:
                 yield f"{number} has no place in the 64 bits of a model's whole numbers"
@@ -127,13 +169,11 @@ def property_applications(condition: Term) -> Iterator[App]:
             yield from property_applications(part)
 
 
-def _misplaced_properties(
-    sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]
-) -> Iterator[str]:
+def _misplaced_properties(parts: Parts, conditions: Terms) -> Iterator[str]:
     """Yield properties that do not stand as assumptions: a term cannot compute with them."""
     said = dict.fromkeys(app for condition in conditions for app in property_applications(condition))
-    for app in (sub for part in (*sides, *right, *conditions) for sub in walk_term(part)):
-        if isinstance(app, App) and app.domain == SCALAR and app.op in PROPERTIES:
+    for app in chain.from_iterable(part.calls for part in parts):
+        if app.op in PROPERTIES:
             if app not in said:
                 yield f"'{render_term(app)}' can only be a condition in `when`, alone or under `all_of`"
             kinds = ("const", "tensor") if app.op in TENSOR_PROPERTIES else ("const",)
@@ -146,9 +186,11 @@ def _misplaced_properties(
     yield from _invalid_arange_conditions([app for app in said if app.op == "is_arange"])
 
 
-def _misplaced_index_lists(parts: Iterable[Term]) -> Iterator[str]:
+def _misplaced_index_lists(parts: Parts) -> Iterator[str]:
     """Yield lists of indices outside the places in which the prover supports them."""
-    for app in (sub for part in parts for sub in walk_term(part) if isinstance(sub, App)):
+    if not any(is_index_list(call) for part in parts for call in part.calls):
+        return
+    for app in chain.from_iterable(part.applications for part in parts):
         if (app.op, app.domain) == ("length", SCALAR):
             continue
         elsewhere = [*app.inputs[:1], *app.inputs[2:]] if (app.op, app.domain) == ("Gather", "") else app.inputs
@@ -191,25 +233,25 @@ def _has_no_fraction(number: Term) -> bool:
     )
 
 
-def inconsistent_holes(parts: Iterable[Term]) -> Iterator[str]:
+def inconsistent_holes(parts: Parts) -> Iterator[str]:
     """Yield holes of one name that differ, and names with a dot, as `rest.axis` is one of "the other attributes"."""
     seen: dict[str, Var] = {}
-    for hole in (hole for part in parts for hole in holes(part)):
+    for hole in chain.from_iterable(part.holes for part in parts):
         if not hole.name.isidentifier():
             yield f"hole '{hole.name}' is to be named like a variable in Python, such as 'x' or 'first_axis'"
         if seen.setdefault(hole.name, hole) != hole:
             yield f"hole '{hole.name}' is declared in two ways"
 
 
-def _unbound_names(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
-    bound = {hole.name for side in sides for hole in holes(side)}
-    axes = {axis for side in sides for hole in holes(side) for axis in hole.axes or ()}
+def _unbound_names(sides: Parts, right: Parts, conditions: Parts) -> Iterator[str]:
+    bound = {hole.name for side in sides for hole in side.holes}
+    axes = {axis for side in sides for hole in side.holes for axis in hole.axes or ()}
     asked = {
         name.removeprefix("1") for side in sides for name in _queried_sizes(side)
     }  # by a condition, they may be, too
     for names, parts in ((axes, right), (axes | asked, conditions)):
         for part in parts:
-            for hole in holes(part):
+            for hole in part.holes:
                 if hole.name not in bound:
                     yield f"hole '{hole.name}' is not bound by the left side"
             for name in _queried_sizes(part):
@@ -217,17 +259,17 @@ def _unbound_names(sides: tuple[Term, ...], right: tuple[Term, ...], conditions:
                     yield f"axis '{name}' is not bound by the left side"
 
 
-def _computed_in_pattern(sides: tuple[Term, ...]) -> Iterator[str]:
+def _computed_in_pattern(sides: Parts) -> Iterator[str]:
     """Yield numbers that the left side computes: they are compared before anything is bound."""
-    for part in (part for side in sides for part in walk_term(side)):
-        if isinstance(part, App) and part.domain == SCALAR and any(holes(part)):
-            yield f"the left side cannot compute '{render_term(part)}' from what it is to bind: say it in `when`"
+    for call in chain.from_iterable(side.calls for side in sides):
+        if any(holes(call)):
+            yield f"the left side cannot compute '{render_term(call)}' from what it is to bind: say it in `when`"
 
 
-def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
+def _unused_defaults(sides: Parts) -> Iterator[str]:
     """Yield defaults in vain: one is for an optional input, with the element type of the output, that may be absent."""
-    defaults = {hole.name for side in sides for hole in holes(side) if hole.default is not None}
-    for app in (app for side in sides for app in operator_applications(side)):
+    defaults = {hole.name for side in sides for hole in side.holes if hole.default is not None}
+    for app in chain.from_iterable(side.operators for side in sides if defaults):
         schema = schemas.schema(app.op, app.domain)
         for position, arg in enumerate(app.inputs if schema else ()):
             if not isinstance(arg, Var) or not schema or not schemas.is_optional_input(app.op, app.domain, position):
@@ -240,12 +282,16 @@ def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
         yield f"hole '{name}' has a default, but is no optional input of its operator's own element type"
 
 
-def _invalid_operator_holes(sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
+def _invalid_operator_holes(sides: Parts, right: Parts, parts: Parts) -> Iterator[str]:
     """Yield holes for operators that are something else too, are not bound by the left side, or take no tensor."""
+    applied, applied_right = (
+        [app for side in which for app in side.operators if app.domain in schemas.CLASS_SCHEMAS]
+        for which in (sides, right)
+    )
     classes: dict[str, str] = {}
-    bound = {app.op for side in sides for app in operator_hole_applications(side)}
-    named = {hole.name for part in (*sides, *right, *conditions) for hole in holes(part)}
-    for app in (app for side in (*sides, *right) for app in operator_hole_applications(side)):
+    bound = {app.op for app in applied}
+    named = {hole.name for part in parts for hole in part.holes}
+    for app in (*applied, *applied_right):
         if not app.op.isidentifier():
             yield f"the hole '{app.op}' for an operator is to be named like a variable in Python, such as 'f'"
         if app.op in named or classes.setdefault(app.op, app.domain) != app.domain:
@@ -260,30 +306,34 @@ def _invalid_operator_holes(sides: Terms, right: Terms, conditions: Terms) -> It
             yield f"'{text}': what '{app.op}' is applied to are tensors; other inputs and attributes are its own"
 
 
-def _misplaced_packs(sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
+def _misplaced_packs(sides: Terms, right: Terms, parts: Parts) -> Iterator[str]:
     """Yield holes for any number of tensors that are no operands of a Concat, by themselves or each in an operator."""
-    named = {hole.name for part in (*sides, *right, *conditions) for hole in holes(part)}
-    for part in (*sides, *right):
+    packs = {hole.name for part in parts for hole in part.holes if hole.kind == "tensors"}
+    for part in (*sides, *right) if packs else ():
         for app in operator_applications(part):
             for arg in app.operands:
                 if is_pack(arg) and not ((app.op, app.domain) == ("Concat", "") or app.domain == schemas.ANY_POINTWISE):
                     yield f"'{render_term(arg)}' stands for any number of tensors, which only a Concat takes"
         if is_pack(part):
             yield f"'{render_term(part)}' stands for any number of tensors: a side is one"
-    yield from _invalid_pack_queries(sides, right, conditions)
-    for pack in sorted({hole.name for part in (*sides, *right) for hole in pack_holes(part)}):
+    yield from _invalid_pack_queries(sides, parts)
+    named = {hole.name for part in parts for hole in part.holes}
+    for pack in sorted(packs):
         if mistaken := [name for name in sorted(named) if name.startswith(f"{pack}_")]:
             yield f"hole '{mistaken[0]}' could be taken for one of '*{pack}': call it otherwise"
 
 
-def _invalid_pack_queries(sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
+def _invalid_pack_queries(sides: Terms, parts: Parts) -> Iterator[str]:
     """Yield numbers that differ between the tensors of a hole, and lengths of what is not joined."""
+    queries = [call for part in parts for call in part.calls if call.op in ("shape", "extent")]
     joined = {
-        pack for side in sides for app in operator_applications(side) if app.op == "Concat" for pack in pack_holes(app)
+        pack
+        for side in (sides if queries else ())
+        for app in operator_applications(side)
+        if app.op == "Concat"
+        for pack in pack_holes(app)
     }
-    for app in (sub for part in (*sides, *right, *conditions) for sub in walk_term(part)):
-        if not isinstance(app, App) or app.domain != SCALAR or app.op not in ("shape", "extent"):
-            continue
+    for app in queries:
         packs = set(pack_holes(app))
         if app.op == "shape" and packs:
             yield f"'{render_term(app)}': they differ in length; there is fn.extent({app.args[0]})"
@@ -291,15 +341,15 @@ def _invalid_pack_queries(sides: Terms, right: Terms, conditions: Terms) -> Iter
             yield f"'{render_term(app)}' is of no tensors that the left side joins"
 
 
-def _queried_sizes(part: Term) -> Iterator[str]:
-    for app in walk_term(part):
-        if isinstance(app, App) and app.domain == SCALAR and app.op in ("size", "sizes"):
+def _queried_sizes(part: TermParts) -> Iterator[str]:
+    for app in part.calls:
+        if app.op in ("size", "sizes"):
             for arg in app.args:
                 if isinstance(arg, Lit) and isinstance(arg.value, str):
                     yield from arg.value.split()
 
 
-def _conflicting_attribute_holes(sides: tuple[Term, ...], right: tuple[Term, ...]) -> Iterator[str]:
+def _conflicting_attribute_holes(sides: Parts, right: Parts) -> Iterator[str]:
     """Yield bundles shared by operators with different defaults: an absent attribute must mean one thing."""
     named: dict[str, set[str]] = {}
     for app, bundle in _attribute_hole_applications(sides):
@@ -315,11 +365,10 @@ def _conflicting_attribute_holes(sides: tuple[Term, ...], right: tuple[Term, ...
                 yield f"'{bundle.name}' is given to {other.op} and {app.op}, which differ in {names}"
 
 
-def _attribute_hole_applications(parts: Iterable[Term]) -> Iterator[tuple[App, Var]]:
-    for part in parts:
-        for app in walk_term(part):
-            if isinstance(app, App) and app.attributes_hole is not None:
-                yield app, app.attributes_hole
+def _attribute_hole_applications(parts: Iterable[TermParts]) -> Iterator[tuple[App, Var]]:
+    for app in chain.from_iterable(part.applications for part in parts):
+        if app.attributes_hole is not None:
+            yield app, app.attributes_hole
 
 
 def _bundle_defaults(app: App, known: set[str]) -> set[tuple[Any, ...]]:
@@ -336,18 +385,17 @@ def _bundle_defaults(app: App, known: set[str]) -> set[tuple[Any, ...]]:
     return found
 
 
-def invalid_applications(part: Term) -> Iterator[str]:
-    """Yield problems with the names, arguments, attributes and numbers in a term."""
-    yield from _unrepresentable_numbers(part)
-    for app in (sub for sub in walk_term(part) if isinstance(sub, App)):
-        if app.domain == SCALAR:
-            yield from _invalid_scalar_calls(app)
-        else:
-            yield from _schema_violations(app)
-        if not 0 <= app.output < app.outputs <= MAX_OUTPUTS:
-            yield f"output {app.output} of {app.outputs} of {app.op}: they count from 0, and are {MAX_OUTPUTS} at most"
-        if sum(isinstance(arg, Var) and arg.kind == "attributes" for arg in app.args) > 1:
-            yield f"{app.op} has two holes for the other attributes"
+def invalid_applications(parts: Parts) -> Iterator[str]:
+    """Yield problems with the names, arguments, attributes and numbers in terms."""
+    for part in parts:
+        yield from _unrepresentable_numbers(part.leaves)
+        for app in part.applications:
+            yield from _invalid_scalar_calls(app) if app.domain == SCALAR else _schema_violations(app)
+            if not 0 <= app.output < app.outputs <= MAX_OUTPUTS:
+                counting = f"they count from 0, and are {MAX_OUTPUTS} at most"
+                yield f"output {app.output} of {app.outputs} of {app.op}: {counting}"
+            if app.attributes_hole is not None and len(app.args) - len(app.inputs) > 1:
+                yield f"{app.op} has two holes for the other attributes"
 
 
 def _invalid_scalar_calls(app: App) -> Iterator[str]:
@@ -401,24 +449,25 @@ def _invalid_content_queries(app: App) -> Iterator[str]:
 
 
 def _schema_violations(app: App) -> Iterator[str]:
-    schema = schemas.schema(app.op, app.domain)
-    if schema is None:
+    form = schemas.schema_form(app.op, app.domain)
+    if form is None:
         yield _unknown_operator_message(app)
         return
     for name, value in app.attrs:
-        if name in schema.attributes:
-            yield from _attribute_kind_mismatch(app, name, value, schema.attributes[name])
+        if name in form.kinds:
+            yield from _attribute_kind_mismatch(app, name, value, form.kinds[name])
         else:
-            yield _unknown_attribute_message(schema, name)
-    if not schema.min_input <= len(app.inputs) <= schema.max_input:
-        yield f"{app.op} takes {schema.min_input} to {schema.max_input} inputs, not {len(app.inputs)}"
-    if not schema.min_output <= app.outputs <= schema.max_output:
-        yield f"{app.op} has {schema.min_output} to {schema.max_output} outputs, not {app.outputs}"
+            yield _unknown_attribute_message(app, name)
+    least, most = form.inputs
+    if not least <= len(app.inputs) <= most:
+        yield f"{app.op} takes {least} to {most} inputs, not {len(app.inputs)}"
+    least, most = form.outputs
+    if not least <= app.outputs <= most:
+        yield f"{app.op} has {least} to {most} outputs, not {app.outputs}"
     for position, arg in enumerate(app.inputs):
         if isinstance(arg, Lit) and isinstance(arg.value, str):
             yield f"input {position} of {app.op} is the text {arg}: tensors hold numbers"
-        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
-        if arg is None and formal.option == OpSchema.FormalParameterOption.Single:
+        if arg is None and position in form.required_inputs:
             yield f"input {position} of {app.op} is not optional"
 
 
@@ -436,34 +485,36 @@ def _unknown_operator_message(app: App) -> str:
 MAX_OUTPUTS = 1000
 """Most outputs of an operator in a rule."""
 
-_ATTRIBUTE_KINDS: Mapping[OpSchema.AttrType, tuple[HoleKind, type | tuple[type, ...]]] = {
-    OpSchema.AttrType.INT: ("integer", int),
-    OpSchema.AttrType.FLOAT: ("real", (int, float)),
-    OpSchema.AttrType.STRING: ("string", str),
-    OpSchema.AttrType.INTS: ("integers", tuple),
-    OpSchema.AttrType.FLOATS: ("integers", tuple),  # no hole is a list of reals
+_ATTRIBUTE_KINDS: Mapping[int, tuple[HoleKind, type | tuple[type, ...]]] = {
+    AttributeProto.INT: ("integer", int),
+    AttributeProto.FLOAT: ("real", (int, float)),
+    AttributeProto.STRING: ("string", str),
+    AttributeProto.INTS: ("integers", tuple),
+    AttributeProto.FLOATS: ("integers", tuple),  # no hole is a list of reals
 }
 """Values that an attribute of a type may have: a hole of this kind, or a literal of this type."""
 
 
-def _attribute_kind_mismatch(app: App, name: str, value: Term, attribute: OpSchema.Attribute) -> Iterator[str]:
+def _attribute_kind_mismatch(app: App, name: str, value: Term, type_: int) -> Iterator[str]:
     """Yield a problem with the value of a known attribute; scalar functions may give any kind."""
-    if attribute.type not in _ATTRIBUTE_KINDS:
+    if type_ not in _ATTRIBUTE_KINDS:
         return
-    kind, literal = _ATTRIBUTE_KINDS[attribute.type]
+    kind, literal = _ATTRIBUTE_KINDS[type_]
     if isinstance(value, App):
         fits = value.domain == SCALAR
     else:
         fits = value.kind == kind if isinstance(value, Var) else isinstance(value.value, literal)
-        if attribute.type is OpSchema.AttrType.INTS and isinstance(value, Lit):
+        if type_ == AttributeProto.INTS and isinstance(value, Lit):
             fits = fits and is_whole_number(value)
     if not fits:
         shown = f'{value.kind}("{value.name}")' if isinstance(value, Var) else render_term(value)
         yield f'{name} of {app.op} is an attribute: write {kind}("{name}"), not {shown}'
 
 
-def _unknown_attribute_message(schema: OpSchema, name: str) -> str:
+def _unknown_attribute_message(app: App, name: str) -> str:
     """Say that an operator has no such attribute, or in which version it lost it, and what replaced it."""
+    schema = schemas.schema(app.op, app.domain)
+    assert schema is not None, app.op
     inputs = [parameter.name for parameter in schema.inputs]
     since = schemas.attribute_removed_in(schema.name, name) if not schema.domain else None
     problem = f"{schema.name} has no attribute '{name}'{f' since opset {since}' if since else ''}"

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from graphopt.base.errors import RuleError, UsageError, did_you_mean
+from graphopt.base.limits import garbage_collection_paused
 from graphopt.base.session import DEFAULT_SESSION
 from graphopt.language.binding import literal_value
 from graphopt.language.definition import declare
@@ -135,7 +136,7 @@ def load_rules(extra: Iterable[RuleSource] = (), *, trades: bool = False) -> tup
 @cache
 def _installed_modules() -> tuple[RuleModule, ...]:
     """Return the modules of the entry points, which define operators for all sessions: Python runs a module once."""
-    with DEFAULT_SESSION.replace():
+    with DEFAULT_SESSION.replace(), garbage_collection_paused():
         return tuple(
             _module_rules(entry.load(), entry.value) for entry in sorted(entry_points(group=ENTRY_POINT_GROUP))
         )

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from numbers import Integral, Real
-from typing import Any, Literal, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard, cast
 
 from graphopt.base.errors import RuleError
 from graphopt.ir import schemas
@@ -133,18 +132,17 @@ class App(_OperatorOverloads):
     """The arguments in the positions of the operator's inputs, absent ones included."""
     attributes_hole: Var | None = field(init=False, repr=False, compare=False)
     """The hole for "the other attributes", if it has one."""
-    parts: tuple[Term, ...] = field(init=False, repr=False, compare=False)
-    """The application and every term in it, attributes included, outermost first."""
+    _parts: tuple[Term, ...] = field(init=False, repr=False, compare=False)
+    """`parts`, empty until they are asked for."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:  # matching asks for these all the time: made once
-        identity = (self.op, self.args, self.attrs, self.domain, self.output, self.outputs)
-        bundles = [arg for arg in self.args if isinstance(arg, Var) and arg.kind == "attributes"]
-        object.__setattr__(self, "inputs", tuple(arg for arg in self.args if arg not in bundles))
+        args = self.args
+        bundles = [arg for arg in args if isinstance(arg, Var) and arg.kind == "attributes"]
+        object.__setattr__(self, "inputs", tuple(arg for arg in args if arg not in bundles) if bundles else args)
         object.__setattr__(self, "attributes_hole", bundles[0] if bundles else None)
-        inner = (walk_term(part) for part in (*self.args, *(value for _, value in self.attrs)) if part is not None)
-        object.__setattr__(self, "parts", (self, *chain.from_iterable(inner)))
-        object.__setattr__(self, "_hash", hash(identity))
+        object.__setattr__(self, "_parts", ())
+        object.__setattr__(self, "_hash", hash((self.op, args, self.attrs, self.domain, self.output, self.outputs)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -165,6 +163,22 @@ class App(_OperatorOverloads):
     def __reduce__(self) -> tuple[type[App], tuple[object, ...]]:
         """Return how to make the term when it is unpickled: each process hashes texts in its own way."""
         return App, (self.op, self.args, self.attrs, self.domain, self.output, self.outputs)
+
+    @property
+    def parts(self) -> tuple[Term, ...]:
+        """The application and every term in it, attributes included, outermost first."""
+        if not self._parts:
+            found, waiting = list[Term](), list[Term | None]([self])
+            while waiting:
+                part = waiting.pop()
+                if isinstance(part, App) and not part._parts:
+                    found.append(part)
+                    waiting += [value for _, value in reversed(part.attrs)]
+                    waiting += reversed(part.args)
+                elif part is not None:
+                    found += walk_term(part)
+            object.__setattr__(self, "_parts", tuple(found))
+        return self._parts
 
     @property
     def node(self) -> App:
@@ -249,8 +263,7 @@ def term(operand: _OperatorOverloads | LiteralValue) -> Term:
         RuleError: it is something else, such as an array.
     """
     if isinstance(operand, _OperatorOverloads):
-        assert isinstance(operand, Var | Lit | App)
-        return operand
+        return cast("Term", operand)  # there are no others
     if isinstance(operand, tuple | list):
         return Lit(tuple(map(_plain_number, operand)))
     return Lit(operand if isinstance(operand, str) else _plain_number(operand))
@@ -258,8 +271,8 @@ def term(operand: _OperatorOverloads | LiteralValue) -> Term:
 
 def _plain_number(value: Any) -> Number:
     """Return the Python number that a scalar of numpy stands for, too."""
-    if isinstance(value, bool):
-        return value
+    if type(value) in (int, float, bool):
+        return cast("Number", value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
@@ -399,7 +412,8 @@ class Operators:
     def __getattr__(self, name: str) -> OperatorBuilder:
         if name.startswith("_"):
             raise AttributeError(name)
-        return OperatorBuilder(name, self._domain)
+        built = self.__dict__[name] = OperatorBuilder(name, self._domain)  # rules name an operator many times
+        return built
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,8 +424,8 @@ class OperatorBuilder:
     domain: str = ""
 
     def __call__(self, *args: TermLike | None, **attrs: TermLike) -> App:
-        terms = tuple(None if arg is None else term(arg) for arg in args)
-        named = tuple(sorted((name, term(value)) for name, value in attrs.items()))
+        terms = tuple([None if arg is None else term(arg) for arg in args])
+        named = tuple([(name, term(attrs[name])) for name in sorted(attrs)])
         return App(self.name, terms, named, self.domain)
 
     def split(self, count: int, *args: TermLike | None, **attrs: TermLike) -> tuple[App, ...]:

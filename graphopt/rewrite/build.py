@@ -154,8 +154,9 @@ def dead_after_rewrite(graph: Graph, *matches: Match) -> frozenset[int]:
     gone: set[int] = set()
     heights: dict[int, int] = {}
     for match in matches:
+        distances: dict[int, int] = {}
         for vertex in match.vertices:
-            heights[vertex] = max(heights.get(vertex, 0), _distance_from_leaves(graph, match, vertex))
+            heights[vertex] = max(heights.get(vertex, 0), _distance_from_leaves(graph, match, vertex, distances))
     reused = frozenset[int]().union(*map(reused_vertices, matches))
     for vertex in sorted(heights.keys() - reused, reverse=True, key=heights.__getitem__):
         kept = [Value(vertex, i) for i in range(len(graph[vertex].names)) if Value(vertex, i) not in replaced]
@@ -179,10 +180,13 @@ def _reused_in_term(term: Term, matched: Mapping[App, Value]) -> Iterator[int]:
         yield from _reused_in_term(operand, matched)
 
 
-def _distance_from_leaves(graph: Graph, match: Match, vertex: int) -> int:
-    """Return the longest way up from the leaves of the match: readers come after what they read."""
-    inner = [value.vertex for value in graph[vertex].operands if value.vertex in match.vertices]
-    return 1 + max((_distance_from_leaves(graph, match, source) for source in inner), default=0)
+def _distance_from_leaves(graph: Graph, match: Match, vertex: int, known: dict[int, int]) -> int:
+    """Return the longest way up from the leaves of the match: readers come after what they read. Those that were found
+    are `known`, by vertex."""
+    if vertex not in known:
+        inner = [value.vertex for value in graph[vertex].operands if value.vertex in match.vertices]
+        known[vertex] = 1 + max((_distance_from_leaves(graph, match, source, known) for source in inner), default=0)
+    return known[vertex]
 
 
 @cache

@@ -285,7 +285,7 @@ def _rounded_parts(folded: FoldedConstant) -> Iterator[NDArray[Any]]:
     for index, part in folded.parts():
         with np.errstate(all="ignore"):
             array = np.array(part, dtype.numpy, order="C")
-        if dtype.is_float and np.any(~np.isfinite(array) & np.isfinite(part.astype(np.float64, copy=False))):
+        if dtype.is_float and _overflows(array, part):
             raise RewriteRefused(f"{folded.source_name} would overflow {dtype.name}")
         if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(part):
             raise RewriteRefused(f"{folded.source_name} would underflow {dtype.name}")
@@ -296,6 +296,12 @@ def _rounded_parts(folded: FoldedConstant) -> Iterator[NDArray[Any]]:
         yield array
     if any(dtype.round_to_dtype(peak) is None for peak in peaks.magnitudes):
         raise RewriteRefused(f"{folded.source_name} would lose digits as {dtype.name}")
+
+
+def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:
+    """Return whether a finite number became infinite where it was stored."""
+    finite = np.isfinite(stored)
+    return not finite.all() and bool(np.any(~finite & np.isfinite(computed.astype(np.float64, copy=False))))
 
 
 class _MagnitudeTracker:
@@ -314,7 +320,7 @@ class _MagnitudeTracker:
     @property
     def magnitudes(self) -> Iterator[float]:
         for found in self._magnitudes:
-            yield from map(float, np.unique(found))
+            yield from set(found.tolist())
 
 
 LARGE_ADDEND = 2.0**20

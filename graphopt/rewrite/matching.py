@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain, islice, permutations, product
 from typing import Literal, TypeAlias
 
@@ -66,7 +66,7 @@ class Match:
     is_reordered: bool = False
     """Some operator has its inputs in another order than the rule writes, which floats may be rounded by."""
 
-    @property
+    @cached_property
     def vertices(self) -> frozenset[int]:
         return frozenset(value.vertex for value in self.terms.values())
 

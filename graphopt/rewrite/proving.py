@@ -11,13 +11,11 @@ from math import inf
 from graphopt.base.errors import GraphoptError
 from graphopt.base.executors import Executor, make_executor
 from graphopt.base.hardware import usable_cores
+from graphopt.base.limits import GC_THRESHOLD
 from graphopt.language.proof import Proof, ProofLedger
 from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
 
-GC_THRESHOLD = (100_000, 50, 50)
-"""Thresholds of garbage collection: a proof makes little garbage, and the default ones cost almost a tenth of the
-time."""
 MIN_RULES_PER_WORKER = 4
 """Rules that are proved in the time in which a process loads the solver."""
 

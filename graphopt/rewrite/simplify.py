@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
+from graphopt.ir.schemas import memoized_by_schema
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.rule import Rule
@@ -159,11 +160,7 @@ class Simplifier:
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
         self.notes: set[str] = set()
-        self.max_pattern_depth = max(map(pattern_depth, rules), default=0)
-        alone, merging = ([rule for rule in rules if (len(rule.left) > 1) is many] for many in (False, True))
-        self._rules_by_root = rules_by_root(alone), rules_by_root(merging)
-        """Rules by the operators that they end in. Those that merge branches come after the others, which may need a
-        branch as it was: a Concat of all slices of a value is the value, and no Split of two of them."""
+        self._rules_in_order = _order_rules(tuple(rules))
         self._unvisited: dict[bool, dict[int, int]] | None = None
         """Vertices at which rules are yet to be tried, by whether a rule merges branches, each with its distance from
         what changed; None for all."""
@@ -199,13 +196,13 @@ class Simplifier:
 
     def _run_to_fixpoint(self, graph: Graph) -> None:
         """Apply passes, then rules, then settle the bodies, until nothing changes."""
-        (alone, merging), before = self._rules_by_root, 0
+        ordered, before = self._rules_in_order, 0
         for _ in range(MAX_ROUNDS):
             before = len(self.steps)
             invalidate_analysis(graph)
             self._run_passes(graph, late=False)
-            self._apply_rules(graph, alone, merging=False)
-            self._apply_rules(graph, merging, merging=True)
+            self._apply_rules(graph, ordered.alone, merging=False)
+            self._apply_rules(graph, ordered.merging, merging=True)
             self._run_passes(graph, late=True)
             for vertex, node in [(vertex, node) for vertex, node in graph.nodes() if node.has_bodies]:
                 self._converged_bodies -= self._refine_bodies(graph, vertex, node)
@@ -240,6 +237,7 @@ class Simplifier:
         if foreign := written_by_patch(patch) - pass_.written_operators:
             raise ValueError(f"pass {pass_.name} writes {', '.join(sorted(foreign))}, which only rules may")
         self._apply(pass_.name, graph, patch, is_rule=False)
+        self._note_affected(graph, patch)
 
     def _refine_bodies(self, graph: Graph, vertex: int, node: Node) -> set[Graph]:
         """Tell the bodies of a node what is known of the values that flow into them; return those to which it is
@@ -268,7 +266,9 @@ class Simplifier:
             patch = self._apply_rules_at(graph, vertex, by_op.get(graph[vertex].op, ()), distance)
             if patch is None:
                 continue
-            for other, distance in self._affected_vertices(graph, patch).items():
+            near = self._affected_vertices(graph, patch)
+            self._note_unvisited(near)
+            for other, distance in near.items():
                 if other in queued:
                     queued[other] = min(queued[other], distance)
                 elif graph[other].op in by_op:
@@ -318,15 +318,16 @@ class Simplifier:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s: %s", name, _describe_patch(patch))
         self.steps.append(Step(name, graph, patch, is_rule))
-        self._note_affected(graph, patch)
         return patch
 
     def _note_affected(self, graph: Graph, patch: Patch) -> None:
         if self._unvisited is not None:
-            near = self._affected_vertices(graph, patch)
-            for unvisited in self._unvisited.values():
-                for vertex, distance in near.items():
-                    unvisited[vertex] = min(unvisited.get(vertex, distance), distance)
+            self._note_unvisited(self._affected_vertices(graph, patch))
+
+    def _note_unvisited(self, near: Mapping[int, int]) -> None:
+        for unvisited in (self._unvisited or {}).values():
+            for vertex, distance in near.items():
+                unvisited[vertex] = min(unvisited.get(vertex, distance), distance)
 
     def _affected_vertices(self, graph: Graph, patch: Patch) -> dict[int, int]:
         """Return where a match may have become possible: what changed, what lost a reader, and what they lead to, each
@@ -335,7 +336,7 @@ class Simplifier:
         operands = {value.vertex for node in (*patch.before.values(), *patch.after.values()) for value in node.operands}
         level = dict.fromkeys([*changed, *(vertex for vertex in operands if vertex in graph)])
         seen: dict[int, int] = {}
-        for distance in range(self.max_pattern_depth + 1):
+        for distance in range(self._rules_in_order.pattern_depth + 1):
             seen |= dict.fromkeys(level, distance)
             few = [vertex for vertex in level if graph.fan_out(vertex) <= MANY_READERS]
             level = dict.fromkeys(r for v in few for r in graph.readers(v) if r not in seen)
@@ -344,8 +345,34 @@ class Simplifier:
         return seen
 
 
+class _OrderedRules(NamedTuple):
+    """Rules in the order in which they are tried, by the operators that they end in.
+
+    Those that merge branches come after the others, which may need a branch as it was: a Concat of all slices of a
+    value is the value, and no Split of two of them.
+    """
+
+    alone: RulesByRoot
+    merging: RulesByRoot
+    pattern_depth: int
+    """The greatest depth of a pattern."""
+
+
+@memoized_by_schema
+def _order_rules(rules: tuple[Rule, ...]) -> _OrderedRules:
+    """Return the rules in order, worked out once for all simplifiers of a search."""
+    alone, merging = ([rule for rule in rules if (len(rule.left) > 1) is many] for many in (False, True))
+    return _OrderedRules(rules_by_root(alone), rules_by_root(merging), max(map(pattern_depth, rules), default=0))
+
+
 def rules_by_root(rules: Iterable[Rule]) -> RulesByRoot:
-    """Return the rules by the operators that their left sides may end in."""
+    """Return the rules by the operators that their left sides may end in; the same objects for the same rules, by which
+    memories know them."""
+    return _sort_by_root(tuple(rules))
+
+
+@memoized_by_schema
+def _sort_by_root(rules: tuple[Rule, ...]) -> RulesByRoot:
     by_op: dict[str, dict[Rule, None]] = {}
     for rule in rules:
         for side in rule.left:

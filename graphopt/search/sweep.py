@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphopt.ir import schemas
-from graphopt.ir.graph import Graph, Value
+from graphopt.ir.graph import Graph, Node, Value
 from graphopt.language.rule import Rule
 from graphopt.operators.operator_classes import extra_operands, lookup_operator
 from graphopt.rewrite.build import dead_after_rewrite, reused_vertices
@@ -80,7 +80,7 @@ def apply_sweep(
     if result is start:
         return None
     before, after = start.graph, result.graph
-    if len(after) >= len(before) and _operator_kinds(before) == _operator_kinds(after):
+    if len(after) >= len(before) and _have_same_operators(before, after):
         return None  # only views and slicing operators are others: there is nothing to time
     return result
 
@@ -97,18 +97,29 @@ def _sweepable_matches(graph: Graph, space: SearchSpace, losing_places: Collecti
     return kept
 
 
-def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
-    """Count the nodes of each kind: of the same operator and attributes, on the same types."""
-    nodes = (node for _, node in graph.nodes() if not lookup_operator(node.op, node.domain).is_view)
-    return Counter(
-        (
-            node.domain,
-            node.op,
-            *map(str, (node.types, [graph.tensor_type(value) for value in node.operands], node.attrs)),
-        )
-        for node in nodes
-        if not lookup_operator(node.op, node.domain).is_slicing
-    )
+def _have_same_operators(one: Graph, other: Graph) -> bool:
+    """Return whether two graphs have as many nodes of each kind, but for views and slicing operators."""
+    sides = [(graph, [*_computing_nodes(graph)]) for graph in (one, other)]
+    for kind_of in (_operator_of, _kind_of):  # most graphs differ in their operators already
+        first, second = (Counter(kind_of(graph, node) for node in nodes) for graph, nodes in sides)
+        if first != second:
+            return False
+    return True
+
+
+def _computing_nodes(graph: Graph) -> Iterator[Node]:
+    operators = ((node, lookup_operator(node.op, node.domain)) for _, node in graph.nodes())
+    return (node for node, operator in operators if not (operator.is_view or operator.is_slicing))
+
+
+def _operator_of(_: Graph, node: Node) -> tuple[str, ...]:
+    return node.domain, node.op
+
+
+def _kind_of(graph: Graph, node: Node) -> tuple[str, ...]:
+    """Return the kind of a node: its operator and attributes, and the types that it has."""
+    operands = [graph.tensor_type(value) for value in node.operands]
+    return node.domain, node.op, *map(str, (node.types, operands, node.attrs))
 
 
 def _without_outside_readers(graph: Graph, matches: Sequence[Match]) -> Sequence[Match]:
