@@ -356,6 +356,18 @@ def test_of_what_kernels_tell_no_more_counts_than_whole_runs_allow(usual: float,
     assert found.verdict == verdict
 
 
+@pytest.mark.parametrize(("interrupted", "ratio"), [({0, 1}, 1.25), ({0, 1, 2, 3, 4}, 1.0)])
+def test_runs_in_which_others_had_the_processor_tell_nothing_of_kernels(interrupted: set[int], ratio: float) -> None:
+    """Where fewer than eight of twelve are left, whole runs tell, which is by processor time: here no difference."""
+    before = profiled([10.0] * 12, {"Add": 1}, Add=[4.0] * 12)
+    after = profiled([10.0] * 12, {"Mul": 1}, Mul=[9.0 if run in interrupted else 2.0 for run in range(12)])
+    assert after.kernels is not None
+    after = replace(after, kernels=replace(after.kernels, interrupted=frozenset(interrupted)))
+    found = compute_speedup(before, after, by_kernels_alone=True)
+    assert (found.low, found.median, found.high) == pytest.approx((ratio, ratio, ratio))
+    assert found.is_by_kernels == (ratio > 1)
+
+
 def test_kernels_that_vanish_are_not_saved_in_full() -> None:
     """A profile tells each three microseconds too long; those that take less, at most as long as they take."""
     before = profiled(
