@@ -39,7 +39,7 @@ WORK = {
     "opening": ("open", "open_session"),
     "writing": ("save_model",),
     "inputs": ("random_feeds",),
-    "digests": ("_dump_digest", "graph_digest", "kernels_digest"),
+    "digests": ("_dump_digests", "graph_digest", "kernels_digest"),
     "matching": ("find_trade_matches",),
     "simplifying": ("run",),
     "building": ("apply_move",),

@@ -94,10 +94,8 @@ def _speedup(row: Row) -> str:
 
 
 def _throughput(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the graphs and timings per second of both revisions, for models that both could optimize.
-
-    Of a search that both completed the seconds of the run are compared: that one counts more graphs is no merit then.
-    """
+    """Yield the graphs and timings per second of both revisions, for models that both could optimize; where both
+    searches left nothing to try, the seconds of the runs instead: one that looks at no graph twice counts fewer."""
     pairs = [
         (old, new)
         for old, new in pairwise(rows)
@@ -106,9 +104,25 @@ def _throughput(rows: Sequence[Row]) -> Iterator[str]:
     if not pairs:
         return
     earlier = pairs[0][0]["made"].get("graphopt", "another revision")
-    yield f"Beside {earlier}: what a second of the run brought there and here. Where both searches left nothing to try,"
-    yield "the ratio is that of the seconds of the runs."
-    yield ""
+    whole = [(old, new) for old, new in pairs if old.get("stop") == new.get("stop") == StopReason.DONE]
+    part = [pair for pair in pairs if pair not in whole]
+    if part:
+        yield f"Beside {earlier}: what a second of the run brought there and here."
+        yield ""
+        yield from _rates(part)
+    if whole:
+        yield f"Beside {earlier}: seconds of the runs in which both searches left nothing to try."
+        yield ""
+        head = ("model", "speedup there", "here", "seconds there", "here", "ratio")
+        seconds = [(new["model"], _speedup(old), _speedup(new), old["seconds"], new["seconds"]) for old, new in whole]
+        yield from table(head, [[*map(str, line), f"{line[3] / line[4]:.1f}"] for line in seconds])
+        yield ""
+        ratio = statistics.geometric_mean(there / here for *_, there, here in seconds)
+        yield f"- seconds: {ratio:.1f} times fewer in the geometric mean of these models"
+
+
+def _rates(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
+    """Yield a table of graphs and timings per second, and their means."""
     head = ("model", "speedup there", "here", "graphs there", "here", "ratio", "timings there", "here", "ratio")
     ratios: dict[str, list[float]] = {"states": [], "trials": []}
     cells = []
@@ -116,16 +130,15 @@ def _throughput(rows: Sequence[Row]) -> Iterator[str]:
         line = [new["model"], _speedup(old), _speedup(new)]
         for what, found in ratios.items():
             there, here = (row.get(what, 0) / row["seconds"] for row in (old, new))
-            is_whole = there and here and old.get("stop") == new.get("stop") == StopReason.DONE
-            ratio = old["seconds"] / new["seconds"] if is_whole else here / there if there else 0.0
-            line += [f"{there:.2f}", f"{here:.2f}", f"{ratio:.1f}" if there else ""]
-            found += [ratio] if there and here else []
+            line += [f"{there:.2f}", f"{here:.2f}", f"{here / there:.1f}" if there else ""]
+            found += [here / there] if there and here else []
         cells.append(line)
     yield from table(head, cells)
     yield ""
     for what, found in zip(("graphs", "timings"), ratios.values(), strict=True):
         if found:
             yield (
-                f"- {what}: {statistics.geometric_mean(found):.1f} times as fast in the geometric mean of"
+                f"- {what}: {statistics.geometric_mean(found):.1f} times as many per second in the geometric mean of"
                 f" the {len(found)} models in which both had some"
             )
+    yield ""

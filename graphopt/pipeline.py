@@ -366,7 +366,7 @@ class PipelineRun:
                 raise UsageError(f"a memory budget is measured, and this machine has no kernel for {names}")
             tuning = replace(tuning, cost="none")
             notes.append(f"not searched and not timed: this machine has no kernel for {names}")
-        tuned = TuningResult(simplified)
+        tuned = searched = TuningResult(simplified)
         # of eight models the check took 0.4 to 2.6 times as long as to load them
         checking = clock.seconds.get("check", clock.seconds["load"]) if options.check else 0.0
         tuning = replace(tuning, overhead_seconds=clock.lap("search", "memory", "check") + checking)
@@ -378,7 +378,7 @@ class PipelineRun:
             tuner = replace(tuner, tuning=tuning.with_part(1 - tuning.policy.memory_share))
         if tuning.cost != "none":
             with clock("search"), current_session().replace(limits=options.limits):
-                tuned = tuner.tune() if self.recipe is None else self._followed(self.recipe, tuner)
+                tuned = searched = tuner.tune() if self.recipe is None else self._followed(self.recipe, tuner)
             tuner.memory.folded_values.clear()  # they may be large, and nothing asks for them again
         if is_offering or options.memory_budget is not None:
             with clock("memory"), current_session().replace(limits=options.limits):
@@ -388,6 +388,8 @@ class PipelineRun:
             with clock("check"), current_session().replace(limits=options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.candidate, target, foreign).compare()
+        if finding is None or not finding.is_different:
+            tuner.keep_result(searched)
         notes += tuned.notes
         fired = {step.name for step in tuned.candidate.steps}
         unnoted = (rule for rule in given if not any(note.startswith(f"rule {rule.name} ") for note in notes))

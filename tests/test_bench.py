@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -536,6 +537,33 @@ def test_how_to_run_needs_a_profile(long: Path, option: str) -> None:
 def test_no_model_is_no_benchmark() -> None:
     with pytest.raises(UsageError, match="there is nothing to time"):
         run_benchmark([], SessionSetting())
+
+
+@pytest.mark.parametrize(("threads", "interrupted"), [(1, {1, 3}), (2, set())])
+def test_a_run_is_interrupted_if_the_clock_passes_without_the_processor(
+    monkeypatch: pytest.MonkeyPatch, threads: int, interrupted: set[int]
+) -> None:
+    """With several threads that is nothing: they wait for each other."""
+    model = parse("float[4] x", "y = Exp(x)", outputs="float[4] y")
+    session = ProfiledSession(model, SessionSetting(threads=threads))
+    waits, now = iter([0.0, 0.5, 1e-5, 0.02]), {"wall": 0.0, "processor": 0.0}
+    run = session._session.run
+
+    def running(*args: Any) -> Any:
+        """Take a second of the processor, and wait for it."""
+        now["processor"] += 1.0
+        now["wall"] += 1.0 + next(waits)
+        return run(*args)
+
+    monkeypatch.setattr(session, "_session", SimpleNamespace(run=running, end_profiling=session._session.end_profiling))
+    monkeypatch.setattr("time.perf_counter", lambda: now["wall"])
+    monkeypatch.setattr("time.thread_time", lambda: now["processor"])
+    for _ in range(4):
+        session.run(None, {"x": np.zeros(4, np.float32)})
+    session.stop_profiling()
+    assert session.runs == 4
+    assert session.interrupted_runs(slice(0, None)) == interrupted
+    assert session.interrupted_runs(slice(-2, None)) == {number - 2 for number in interrupted if number >= 2}
 
 
 def test_kernels_count_as_if_all_were_disturbed_as_the_better_half_is() -> None:

@@ -54,10 +54,14 @@ def test_a_second_of_a_search_is_compared_with_that_of_an_earlier_revision() -> 
     new = {**row, "earlier": False, "seconds": 10.0, "regions": 1, "states": 50, "trials": 0}
     lines = search_time.markdown([old, new, {**FAILED, "earlier": True}, FAILED]).splitlines()
     assert "| net | 1.100 | 1.100 | 1.00 | 5.00 | 5.0 | 0.20 | 0.00 | 0.0 |" in lines
-    assert "- graphs: 5.0 times as fast in the geometric mean of the 1 models in which both had some" in lines
+    assert (
+        "- graphs: 5.0 times as many per second in the geometric mean of the 1 models in which both had some" in lines
+    )
     done = {"stop": "nothing was left to try"}
     lines = search_time.markdown([{**old, **done}, {**new, **done, "states": 15}]).splitlines()
-    assert "| net | 1.100 | 1.100 | 1.00 | 1.50 | 3.0 | 0.20 | 0.00 | 0.0 |" in lines, "it took a third of the time"
+    assert "| net | 1.100 | 1.100 | 30.0 | 10.0 | 3.0 |" in lines
+    assert "- seconds: 3.0 times fewer in the geometric mean of these models" in lines
+    assert not [line for line in lines if line.startswith("- graphs")]
 
 
 def test_phases_and_work_are_named_after_functions_that_exist() -> None:

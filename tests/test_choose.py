@@ -68,6 +68,7 @@ class Made(RaceSeries):
         self.model, self.speed, self.second, self.heat, self.skew = model, speed, second or speed, 1, 1.0
         self.budget, self.told, self.refusals, self.estimates = TimeBudget(POLICY, inf), {}, {}, {}
         self.raced: list[tuple[float, int]] = []
+        self.is_steady = True
 
     def next_series(self) -> RaceSeries:
         twin = copy(self)

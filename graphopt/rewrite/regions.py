@@ -311,7 +311,8 @@ def portable_digest(graph: Graph) -> str:
     alike = {}
     for vertex in order:
         types = tuple(substitute_in_type(type_, sizes) for type_ in twin[vertex].types)
-        alike[vertex] = replace(twin[vertex], types=types, version=0)
+        attributes = _given_attributes(graph[vertex], graph)  # of no version they have defaults
+        alike[vertex] = replace(twin[vertex], types=types, attrs=attributes, version=0)
     twin.apply(Patch({vertex: twin[vertex] for vertex in order}, alike))
     twin.opsets = {}
     return graph_digest(twin, _describe_without_floats)
@@ -400,17 +401,29 @@ class NodeText(NamedTuple):
 def _describe_node(node: Node, graph: Graph, tell: Callable[[Tensor], Any]) -> NodeText:
     held = None if node.data is None else tell(node.data)
     types = [str(type_) for type_ in node.types]
-    given = {name: value for name, value in node.attrs.items() if not _is_default(node, graph, name, value)}
-    return NodeText(
-        f"{node.op!r}, {node.domain!r}, {node.version!r}", f"{describe_attributes(given, tell)!r}, {types!r}, {held!r}"
-    )
+    attributes = describe_attributes(_given_attributes(node, graph), tell)
+    return NodeText(f"{node.op!r}, {node.domain!r}, {node.version!r}", f"{attributes!r}, {types!r}, {held!r}")
+
+
+def _given_attributes(node: Node, graph: Graph) -> Mapping[str, Attribute]:
+    """Return the attributes of a node that have another value than they have where they are absent."""
+    return {name: value for name, value in node.attrs.items() if not _is_default(node, graph, name, value)}
 
 
 def _is_default(node: Node, graph: Graph, name: str, value: Attribute) -> bool:
-    """Return whether an attribute has the value that it has where it is absent."""
-    return isinstance(value, int | float | bytes | str | tuple) and repr(value) == repr(
-        get_default_attribute(node, graph, name)
+    is_plain = isinstance(value, int | float | bytes | str) or (
+        isinstance(value, tuple) and len(value) < _MOST_DEFAULTS
     )
+    return is_plain and repr(value) == repr(get_default_attribute(node, graph, name))
+
+
+_MOST_DEFAULTS = 64
+"""Numbers of a list from which on it is taken to be no default: that of a tensor of so many axes."""
+
+
+def describe_given_attributes(node: Node, graph: Graph) -> list[tuple[str, Any]]:
+    """Return the attributes of a node that have not their defaults, for their `repr`."""
+    return describe_attributes(_given_attributes(node, graph), _describe_tensor)
 
 
 def describe_attributes(attrs: Mapping[str, Attribute], tell: Callable[[Tensor], Any]) -> list[tuple[str, Any]]:

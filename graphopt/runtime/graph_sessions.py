@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +13,11 @@ from onnx import ModelProto
 from graphopt.base.errors import GraphoptError, ModelError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.rewrite.regions import graph_digest
+from graphopt.rewrite.regions import describe_given_attributes, graph_digest
 from graphopt.runtime import model_sketch, sample_inputs
-from graphopt.runtime.cost_model import NotMeasurableError, TemporarilyNotMeasurableError
+from graphopt.runtime.cost_model import NotMeasurableError, TemporarilyNotMeasurableError, cache_key
 from graphopt.runtime.measure import TimingPolicy
-from graphopt.runtime.oracle import RunFailedError
+from graphopt.runtime.oracle import RunFailedError, is_out_of_memory
 from graphopt.runtime.profile import ProfiledSession
 from graphopt.runtime.session_setting import SessionSetting, make_runner
 
@@ -38,16 +38,9 @@ def random_feeds(graph: Graph, seed: int) -> sample_inputs.Feeds:
         raise NotMeasurableError(f"no inputs can be made up: {error}") from error
 
 
-_OUT_OF_MEMORY = re.compile(
-    r"bad.alloc|fail\w* to allocate|out of memory|ALLOC_FAILED|smaller than requested", re.IGNORECASE
-)
-"""Messages by which ONNX Runtime, its providers and the C++ library say that memory ran out."""
-
-
 def _measurement_error(text: str, error: BaseException) -> NotMeasurableError:
     """Return the error that says why a graph cannot be measured."""
-    is_no_room = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error))
-    return TemporarilyNotMeasurableError(text) if is_no_room else NotMeasurableError(text)
+    return TemporarilyNotMeasurableError(text) if is_out_of_memory(error) else NotMeasurableError(text)
 
 
 class LoadedGraph(NamedTuple):
@@ -57,6 +50,8 @@ class LoadedGraph(NamedTuple):
     """Runs it once; holds the session. Raises TemporarilyNotMeasurableError if that fails, for it went well once."""
     optimized_digest: str | None
     """Identifies what ONNX Runtime has made of it; None where it was not asked."""
+    attributes_digest: str | None = None
+    """Identifies the operators of that with their attributes, however they are wired."""
     profiled: ProfiledSession | None = None
     """The session, where it is under the profiler."""
 
@@ -84,17 +79,19 @@ def load_graph(
     try:
         onnx_io.save_model(model_of_graph(graph), path)
         session = _open_session(path, dump, setting, is_profiled=is_profiled)
-        run = make_runner(session, feeds, setting)
     except ModelError as error:
         raise _measurement_error(str(error).replace(str(path), "the graph"), error.__cause__ or error) from error
-    try:
-        run()
-    except Exception as error:  # the classes that onnxruntime raises share no base
+    with ExitStack() as failing:
         if is_profiled:
-            session.stop_profiling()
-        raise _measurement_error(f"the graph {RunFailedError('cannot be run', error)}", error) from error
-    digest = None if dump is None else _dump_digest(dump)
-    return LoadedGraph(_as_temporary_failure(run), digest, session if is_profiled else None)
+            failing.callback(session.stop_profiling)
+        try:
+            run = make_runner(session, feeds, setting)
+            run()
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise _measurement_error(f"the graph {RunFailedError('cannot be run', error)}", error) from error
+        failing.pop_all()
+    digests = (None, None) if dump is None else _dump_digests(dump)
+    return LoadedGraph(_as_temporary_failure(run), *digests, session if is_profiled else None)
 
 
 def _as_temporary_failure(run: Callable[[], object]) -> Callable[[], object]:
@@ -131,12 +128,16 @@ def _open_session(path: Path, dump: Path | None, setting: SessionSetting, *, is_
     return opened(None)
 
 
-def _dump_digest(dump: Path) -> str | None:
+def _dump_digests(dump: Path) -> tuple[str | None, str | None]:
+    """Return what identifies ONNX Runtime's graph, and its operators with their attributes; None where it cannot be
+    read."""
     try:
-        return graph_digest(onnx_io.load_model(dump).graph)
+        graph = onnx_io.load_model(dump).graph
     except ModelError as error:  # it may hold what only ONNX Runtime knows
         log.debug("what ONNX Runtime makes of a graph is not looked at: %s", error)
-        return None
+        return None, None
+    told = sorted(f"{node.domain} {node.op} {describe_given_attributes(node, graph)}" for _, node in graph.nodes())
+    return graph_digest(graph), cache_key(*told)
 
 
 def model_of_graph(graph: Graph) -> onnx_io.LoadedModel:

@@ -523,6 +523,11 @@ class RaceTimes:
             compute_speedup(before, after, self.policy, by_kernels_alone=by_kernels_alone) for after in self.candidates
         ]
 
+    def without_kernels(self) -> RaceTimes:
+        """Return the same without the times of kernels."""
+        first, *others = (replace(samples, kernels=None) for samples in (self.original, *self.candidates))
+        return replace(self, original=first, candidates=tuple(others))
+
 
 def time_race(
     own: Callable[[], object],

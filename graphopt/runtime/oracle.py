@@ -188,6 +188,17 @@ class RunFailedError(Exception):
         return is_refused and not self.is_unknown_operator
 
 
+_OUT_OF_MEMORY = re.compile(
+    r"bad.alloc|fail\w* to allocate|out of memory|ALLOC_FAILED|smaller than requested", re.IGNORECASE
+)
+"""Messages by which ONNX Runtime, its providers and the C++ library say that memory ran out."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, which another time there may be enough of."""
+    return isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)) is not None
+
+
 NO_KERNEL_MESSAGES = ("is not a registered function/op", "Could not find an implementation")
 """Messages by which ONNX Runtime says that it does not know an operator."""
 _UNREGISTERED_MESSAGE = re.compile(

@@ -243,11 +243,12 @@ class ProfiledSession:
     def _watch(self, run: Callable[[], Any]) -> Any:
         """Run it, and note whether others had the processor for a while: kernels are timed by the clock on the wall."""
         start, used = time.perf_counter(), time.thread_time()
-        result = run()
-        passed, used = time.perf_counter() - start, time.thread_time() - used
-        is_interrupted = passed - used > INTERRUPTED_SHARE * passed + UNNOTICED_SECONDS
-        self._interruptions.append(self._has_processor_times and is_interrupted)
-        return result
+        try:
+            return run()
+        finally:
+            passed, used = time.perf_counter() - start, time.thread_time() - used
+            is_interrupted = passed - used > INTERRUPTED_SHARE * passed + UNNOTICED_SECONDS
+            self._interruptions.append(self._has_processor_times and is_interrupted)
 
     def interrupted_runs(self, span: slice) -> frozenset[int]:
         """Return the runs of a span, by their number in it, in which others had the processor for a while; none where
@@ -259,7 +260,7 @@ class ProfiledSession:
         return self._session.io_binding()
 
     def stop_profiling(self) -> None:
-        """Drop the profile, if it has not ended: the session runs at full speed from here on."""
+        """Drop the profile, if it has not ended."""
         if not self._is_ended:
             self._is_ended = True
             with self._folder:

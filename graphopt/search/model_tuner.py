@@ -131,6 +131,9 @@ class TuningResult:
     """Index among the timing's groups of each cause of the candidate's steps."""
     memory: MemoryOutcome | None = None
     """Memory that the candidate takes; None where it was not measured."""
+    lasting_choice: Choice | None = None
+    """The choice to be repeated by later runs of the model, once the check has passed; None where it is not to bind
+    them."""
 
 
 @dataclass(frozen=True)
@@ -256,8 +259,8 @@ class Tuner:
             made = (places, graph, best.solutions, best.candidate.is_tidied)
             choice = Choice(self._model_digest, self.tuning.seconds, *made)
             search_cache.save_choice(self.cache, self._choice_key(shapes), choice)
-            if found.is_steady and chooser.is_steady and not budget.is_starved:
-                self._save_result(choice, result)
+            if found.is_steady and chooser.is_steady and not (budget.is_starved or self.tuning.is_retry):
+                return replace(result, lasting_choice=choice)
         return result
 
     # -- what earlier runs chose ---------------------------------------------------------------------------------------
@@ -266,9 +269,10 @@ class Tuner:
     def _result_key(self) -> str:
         """Return the key of what is chosen for this very model, with these inputs and in so many seconds."""
         tuning = self.tuning
+        names = [node.label for _, node in self.simplified.graph.nodes()]  # which the report has
+        what = (self._model_digest, self.simplified.key, *names, json.dumps(self._sweep_digests))
         sizes = json.dumps({**tuning.sizes}, sort_keys=True, default=list)
         given = (sizes, feeds_digest(tuning.inputs or {}), str(tuning.seconds), str(self.is_bounded))
-        what = (self._model_digest, self.simplified.key, json.dumps(self._sweep_digests))
         return cache_key("result", *what, *given, *self._search_conditions)
 
     def _repeat_result(self, budget: TimeBudget) -> TuningResult | None:
@@ -277,26 +281,33 @@ class Tuner:
         if known is None:
             return None
         try:
-            swept = self._apply_sweeps_of(known.choice, budget.deadline)
-            if swept is None or not known.choice.fits(self._searched_rules, swept.graph):
-                return None
-            made = self._apply_finds_of(known.choice, swept, budget.deadline)
-        except DeadlineExceededError:
-            return None
-        except KeyboardInterrupt:
+            made = self._apply_choice(known.choice)
+        except KeyboardInterrupt:  # it takes less than to begin anything else
             budget.interrupt()
-            return None
-        indices = known_group_indices(known.timing.groups, made)
-        if made.key != known.candidate or indices is None:
+            made = self._apply_choice(known.choice)
+        indices = None if made is None else known_group_indices(known.timing.groups, made)
+        if made is None or indices is None or made.key != known.candidate:
             log.debug("what an earlier run chose is not taken, for it became another graph")
             return None
-        return TuningResult(made, known.timing, known.notes, group_of=indices)
+        notes = (*known.notes, "an earlier run of this model came to this result; --fresh searches again")
+        return TuningResult(made, known.timing, notes, group_of=indices)
 
-    def _save_result(self, choice: Choice, result: TuningResult) -> None:
-        """Keep a result for later runs of this model: what the check refuses then, it has refused before."""
-        if result.timing is not None and not self.tuning.is_retry:
-            known = KnownResult(choice, result.candidate.key, result.timing, result.notes)
+    def keep_result(self, result: TuningResult) -> None:
+        """Keep a result that the check has passed for later runs of this model, if it is to last."""
+        if result.timing is not None and result.lasting_choice is not None:
+            known = KnownResult(result.lasting_choice, result.candidate.key, result.timing, result.notes)
             search_cache.save_known_result(self.cache, self._result_key, known)
+
+    def _apply_choice(self, choice: Choice) -> Candidate | None:
+        """Return the simplified model with a choice; None where that does not fit."""
+        swept = self._apply_sweeps_of(choice, math.inf)
+        if swept is None or not choice.fits(self._searched_rules, swept.graph):
+            return None
+        space = self.search_space()
+        made = swept.derive(
+            lambda graph: chain.from_iterable(apply_solution(graph, each, space=space) for each in choice.solutions)
+        )
+        return made.derive(self.simplify_with) if choice.is_simplified_again else made
 
     def _apply_sweeps_of(self, choice: Choice, end: float) -> Candidate | None:
         """Return the simplified model with the sweeps of a choice; None where one does not match, or time is up."""
@@ -307,14 +318,6 @@ class Tuner:
                 return None
             made = swept
         return made
-
-    def _apply_finds_of(self, choice: Choice, swept: Candidate, end: float) -> Candidate:
-        """Return a candidate with the finds of a choice, simplified again if that was. Raises DeadlineExceededError."""
-        space = self.search_space(end)
-        made = swept.derive(
-            lambda graph: chain.from_iterable(apply_solution(graph, each, space=space) for each in choice.solutions)
-        )
-        return made.derive(partial(self.simplify_with, deadline=end)) if choice.is_simplified_again else made
 
     def _selection(self, contest: RaceSeries, budget: TimeBudget, *, is_known_choice: bool = False) -> FinalSelection:
         return FinalSelection(
@@ -349,7 +352,7 @@ class Tuner:
             if not self.tuning.is_retry or not known.sweeps:
                 return None
             known = replace(known, solutions=())  # they were found in a graph with what was refused
-        digest = cache_key(contest.digest, "choice")  # brief races are not to bind a search
+        digest = cache_key(contest.digest, "choice")  # these races are not to bind a search
         # the one race is like a second one: the original's session is opened last, which makes it the faster by a bit
         own = RaceSeries(contest.original, self.original, self.model, digest, self.cache, budget, heat=2)
         chooser = self._selection(own, budget, is_known_choice=True)
@@ -366,9 +369,9 @@ class Tuner:
             Candidate(swept.graph, tuple(step for step in swept.steps if step.cause == made)) for made in swept.causes
         ]
         result = self._to_result(best, alone, swept, chooser, Exploration(known.solutions, reason), None)
-        if chooser.is_steady and not (budget.is_interrupted or budget.is_starved):
-            self._save_result(replace(known, model=self._model_digest), result)
-        return result
+        if not chooser.is_steady or budget.is_interrupted or budget.is_starved or self.tuning.is_retry:
+            return result
+        return replace(result, lasting_choice=replace(known, model=self._model_digest))
 
     def _light_kernel_share(self, contest: RaceSeries, shapes: Sequence[InputShapes]) -> float | None:
         """Return the part of the simplified model's time that a search may save; None where that may be all.

@@ -130,7 +130,7 @@ class SearchPolicy:
     region_rounds: tuple[int, int] = (5, 100)
     """Fewest and most rounds in which candidates take turns with a region: after five that are all slower a candidate
     is probably no gain."""
-    profiled_region_rounds: tuple[int, int] = (5, 36)
+    profiled_region_rounds: tuple[int, int] = (8, 36)
     """The same under the profiler, for the kernels that differ then tell what a candidate gains: their times vary less
     than those of whole runs, and two sessions of the same kernels are told to be equal, where whole runs differ by up
     to 9 %."""

@@ -36,7 +36,7 @@ from graphopt.runtime.measure import (
     min_timing_seconds,
     time_race,
 )
-from graphopt.runtime.oracle import RunFailedError
+from graphopt.runtime.oracle import RunFailedError, is_out_of_memory
 from graphopt.runtime.profile import ProfiledSession, kernels_digest, light_kernel_share, time_kernels, with_kernels
 from graphopt.runtime.session_setting import SessionSetting, common_timer, make_runner
 from graphopt.search.policy import SearchPolicy
@@ -204,6 +204,7 @@ class RaceSeries:
             outcomes = self.retry_once_interrupted(timed)
         except ModelError as error:
             log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
+            self.is_steady = False  # another time there may be room
             return []
         if any(outcome.speedup.has_too_few_rounds for outcome in outcomes):
             log.info("no time was left for the rounds of a race that say anything")
@@ -221,6 +222,7 @@ class RaceSeries:
             return self.retry_once_interrupted(opened)
         except ModelError as error:
             self.refusals[candidate] = str(error)
+            self.is_steady &= not is_out_of_memory(error.__cause__ or error)
             log.warning("a version of the model does not run, and is left: %s", error)
             return None
 

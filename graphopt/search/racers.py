@@ -101,9 +101,9 @@ class LocalRacer:
 
             own = load(before, "before", is_profiled=self.setting.is_cpu)
             is_profiled = own.profiled is not None and self._has_long_kernels(before, own)
-            if not is_profiled:
+            if own.profiled is not None and not is_profiled:
                 profiles.close()
-                own = own._replace(profiled=None)
+                own = load(before, "before", is_profiled=False)  # as candidates are: a profiled session is watched
             for place, graph in enumerate(after):
                 try:
                     other = load(graph, str(place), is_profiled=is_profiled)
@@ -129,44 +129,46 @@ class LocalRacer:
     def _time(self, own: LoadedGraph, others: Sequence[LoadedGraph], least_gain: float) -> list[Speedup]:
         """Return the speedup of each graph over the first; most rounds go to the fastest."""
         policy, timing = self.policy, self.policy.timing
-        open_runs, seconds = FastestRun(timing, least_gain=least_gain), policy.pair_seconds * (len(others) + 1)
+        seconds = policy.pair_seconds * (len(others) + 1)
         sessions = [each.profiled for each in (own, *others) if each.profiled is not None]
         runs, meter = [other.run for other in others], self.setting.timer
         if not sessions:
-            schedule = TimingSchedule(seconds=seconds, rounds=policy.region_rounds, open_runs=open_runs)
+            fastest = FastestRun(timing, least_gain=least_gain)
+            schedule = TimingSchedule(seconds=seconds, rounds=policy.region_rounds, open_runs=fastest)
             return time_race(own.run, runs, schedule, meter=meter, policy=timing).speedups()
-        told = _ToldByKernels(sessions, open_runs, policy.undisturbed_region_rounds)
+        told = _UntilUndisturbed(sessions, policy.undisturbed_region_rounds)
         schedule = TimingSchedule(seconds=seconds, rounds=policy.profiled_region_rounds, open_runs=told)
         turns = replace(timing, long_run_seconds=0.0)  # a round is a run
         times = time_race(own.run, runs, schedule, meter=meter, policy=turns)
         (times,) = with_kernels([times], sessions, [[each.runs for each in sessions]], leaves_interrupted=True)
-        return times.speedups(by_kernels_alone=True)
+        found = zip(others, times.speedups(by_kernels_alone=True), times.without_kernels().speedups(), strict=True)
+        return [whole if _is_hidden(own, other, told) else told for other, told, whole in found]
+
+
+def _is_hidden(before: LoadedGraph, after: LoadedGraph, told: Speedup) -> bool:
+    """Return whether two graphs differ in what a profile does not tell, such as the dilations of a convolution."""
+    is_equal = told.is_by_kernels and told.low == told.high == 1
+    return is_equal and (before.attributes_digest is None or before.attributes_digest != after.attributes_digest)
 
 
 @dataclass(frozen=True)
-class _ToldByKernels:
-    """Goes on until kernels tell of each candidate that may be a gain."""
+class _UntilUndisturbed:
+    """Goes on until each candidate had enough rounds in which nothing interrupted it or the region."""
 
     sessions: Sequence[ProfiledSession]
     """Sessions of the region and of each candidate."""
-    open_runs: FastestRun
     rounds: int
-    """Rounds without an interruption that are enough."""
 
     def __call__(self, found: Sequence[TimingSamples]) -> Collection[int]:
-        """Return the candidates of which more rounds are needed, and the region."""
+        """Return the candidates that need more rounds, and the region."""
+        rounds = len(found[0].seconds)
+        interrupted = [session.interrupted_runs(slice(-rounds, None)) for session in self.sessions]
         able = [
-            place for place in self.open_runs(found) if place and self._undisturbed_rounds(place, found) < self.rounds
+            place
+            for place in range(1, len(found))
+            if len(found[place].seconds) == rounds and rounds - len(interrupted[0] | interrupted[place]) < self.rounds
         ]
         return [0, *able] if able else []
-
-    def _undisturbed_rounds(self, place: int, found: Sequence[TimingSamples]) -> int:
-        """Return the rounds in which nothing interrupted the region or a candidate."""
-        rounds = len(found[place].seconds)
-        interrupted = frozenset[int]().union(
-            *(self.sessions[each].interrupted_runs(slice(-rounds, None)) for each in (0, place))
-        )
-        return rounds - len(interrupted)
 
 
 # -- on the workers of a cluster ---------------------------------------------------------------------------------------
