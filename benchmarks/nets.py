@@ -304,6 +304,22 @@ class Tagger(nn.Module):
         return y
 
 
+class SpeechEnhancer(nn.Module):
+    """Gains of the bands of noisy speech by GRUs, as NSNet2 tells them (arXiv 2008.06412): log spectra to gains."""
+
+    def __init__(self, bands: int = 161, width: int = 400, last: int = 600) -> None:
+        super().__init__()
+        self.first = nn.Linear(bands, width)
+        self.layers = nn.GRU(width, width, num_layers=2, batch_first=True)
+        self.gains = nn.Sequential(
+            nn.Linear(width, last), nn.ReLU(), nn.Linear(last, last), nn.ReLU(), nn.Linear(last, bands), nn.Sigmoid()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.gains(self.layers(self.first(x))[0])
+        return y
+
+
 class Step(nn.Module):
     """One token of a text model behind a cache: keys and values of its layers are given, and returned longer.
 
