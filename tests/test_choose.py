@@ -197,6 +197,14 @@ def test_races_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch, *, 
     assert set(asked) == {longest}
 
 
+def test_a_brief_race_is_not_brief_where_long_runs_are_not_profiled() -> None:
+    """A DenseNet of 60 ms, of which a version has many kernels more: 11 rounds said nothing."""
+    budget = TimeBudget(POLICY, 100.0, lambda: 0.0, is_brief=True)
+    assert budget.race_seconds(2, 1.0) == 3 * POLICY.brief_session_seconds
+    budget.has_many_kernels = True
+    assert budget.race_seconds(2, 1.0) == 3 * POLICY.session_seconds
+
+
 def test_a_version_that_is_faster_is_taken() -> None:
     case = Case(lambda ops: 1.5 if "Div" not in ops else 1.0)
     best = case.choose()

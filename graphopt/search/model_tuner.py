@@ -355,8 +355,7 @@ class Tuner:
         digest = cache_key(contest.digest, "choice")  # these races are not to bind a search
         # the one race is like a second one: the original's session is opened last, which makes it the faster by a bit
         own = RaceSeries(contest.original, self.original, self.model, digest, self.cache, budget, heat=2)
-        chooser = self._selection(own, budget, is_known_choice=True)
-        budget.is_brief = not (known.sweeps or known.solutions)  # a race left open would cost a search
+        chooser, budget.is_brief = self._selection(own, budget, is_known_choice=True), True
         chosen = chooser.with_solutions(swept, known.solutions)
         if chosen is not None and known.is_simplified_again:
             chosen = chooser.simplified_again(chosen)

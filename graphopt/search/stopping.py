@@ -186,7 +186,8 @@ class TimeBudget:
         """Return how long a race of so many and the original may take, in a share of the time left."""
         if self.is_interrupted:
             return 0.0
-        once = self.policy.brief_session_seconds if self.is_brief else self.policy.session_seconds
+        is_brief = self.is_brief and not self.has_many_kernels  # of long runs without a profile, few tell nothing
+        once = self.policy.brief_session_seconds if is_brief else self.policy.session_seconds
         return min(once * (count + 1), share * self.remaining)
 
     # -- deadlines -----------------------------------------------------------------------------------------------------
