@@ -362,7 +362,7 @@ def test_kernels_that_differ_tell_of_a_region_whose_kernels_take_long(
         products("a = MatMul(x, w); b = MatMul(a, w); y = Mul(x, b)"),
         products("a = MatMul(x, w); y = Mul(a, x)"),
     )
-    policy = SearchPolicy(pair_seconds=0.1)
+    policy = SearchPolicy(pair_seconds=0.1, profiled_pair_seconds=0.1)
     equal, faster = measured(path, policy=policy).measure_speedups(before, [same, one])
     assert (equal.is_by_kernels, faster.is_by_kernels) == (is_profiled, is_profiled)
     if is_profiled:
@@ -386,7 +386,7 @@ def test_rounds_under_the_profiler_go_on_until_enough_of_them_are_undisturbed(
         graph("float[320,320] x", body, "float[320,320] y", w=weight(320, 320))
         for body in ("a = MatMul(x, w); y = MatMul(a, w)", "y = MatMul(x, w)")
     )
-    policy = SearchPolicy(pair_seconds=60.0)
+    policy = SearchPolicy(profiled_pair_seconds=60.0)
     (found,) = measured(path, policy=policy).measure_speedups(wide, [narrow])
     assert found.is_by_kernels
     assert found.rounds == policy.undisturbed_region_rounds

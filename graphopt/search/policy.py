@@ -134,6 +134,8 @@ class SearchPolicy:
     """The same under the profiler, for the kernels that differ then tell what a candidate gains: their times vary less
     than those of whole runs, and two sessions of the same kernels are told to be equal, where whole runs differ by up
     to 9 %."""
+    profiled_pair_seconds: float = 0.15
+    """The `pair_seconds` under the profiler: a region of 20 ms runs in the fewest rounds."""
     undisturbed_region_rounds: int = 12
     """Rounds under the profiler in which nothing interrupts a region and a candidate that are enough: of 12 ratios the
     interval leaves out one at each end."""

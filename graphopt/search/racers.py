@@ -129,15 +129,18 @@ class LocalRacer:
     def _time(self, own: LoadedGraph, others: Sequence[LoadedGraph], least_gain: float) -> list[Speedup]:
         """Return the speedup of each graph over the first; most rounds go to the fastest."""
         policy, timing = self.policy, self.policy.timing
-        seconds = policy.pair_seconds * (len(others) + 1)
+        count = len(others) + 1
         sessions = [each.profiled for each in (own, *others) if each.profiled is not None]
         runs, meter = [other.run for other in others], self.setting.timer
         if not sessions:
             fastest = FastestRun(timing, least_gain=least_gain)
-            schedule = TimingSchedule(seconds=seconds, rounds=policy.region_rounds, open_runs=fastest)
+            schedule = TimingSchedule(
+                seconds=policy.pair_seconds * count, rounds=policy.region_rounds, open_runs=fastest
+            )
             return time_race(own.run, runs, schedule, meter=meter, policy=timing).speedups()
         told = _UntilUndisturbed(sessions, policy.undisturbed_region_rounds)
-        schedule = TimingSchedule(seconds=seconds, rounds=policy.profiled_region_rounds, open_runs=told)
+        seconds, rounds = policy.profiled_pair_seconds * count, policy.profiled_region_rounds
+        schedule = TimingSchedule(seconds=seconds, rounds=rounds, open_runs=told)
         turns = replace(timing, long_run_seconds=0.0)  # a round is a run
         times = time_race(own.run, runs, schedule, meter=meter, policy=turns)
         (times,) = with_kernels([times], sessions, [[each.runs for each in sessions]], leaves_interrupted=True)
