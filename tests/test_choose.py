@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -197,10 +198,12 @@ def test_races_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch, *, 
     assert set(asked) == {longest}
 
 
-def test_a_brief_race_is_not_brief_where_long_runs_are_not_profiled() -> None:
-    """A DenseNet of 60 ms, of which a version has many kernels more: 11 rounds said nothing."""
+def test_a_brief_race_has_the_fewest_rounds_if_kernels_tell_and_is_not_brief_if_they_would_tell_it_wrongly() -> None:
+    """Of a DenseNet of 60 ms, with a version of many kernels more, 11 rounds of whole runs said nothing."""
     budget = TimeBudget(POLICY, 100.0, lambda: 0.0, is_brief=True)
     assert budget.race_seconds(2, 1.0) == 3 * POLICY.brief_session_seconds
+    budget.pace = replace(budget.pace, is_profiled=True)
+    assert budget.race_seconds(2, 1.0) == 0
     budget.has_many_kernels = True
     assert budget.race_seconds(2, 1.0) == 3 * POLICY.session_seconds
 

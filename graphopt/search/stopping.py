@@ -183,8 +183,9 @@ class TimeBudget:
         return self.is_profiled and self._first_race_seconds(count) < needed
 
     def race_seconds(self, count: int, share: float) -> float:
-        """Return how long a race of so many and the original may take, in a share of the time left."""
-        if self.is_interrupted:
+        """Return how long a race of so many and the original may take, in a share of the time left; 0 where it takes
+        the fewest rounds, as a brief one does whose kernels tell."""
+        if self.is_interrupted or (self.is_brief and self.is_profiled):
             return 0.0
         is_brief = self.is_brief and not self.has_many_kernels  # of long runs without a profile, few tell nothing
         once = self.policy.brief_session_seconds if is_brief else self.policy.session_seconds
