@@ -311,7 +311,7 @@ def portable_digest(graph: Graph) -> str:
     alike = {}
     for vertex in order:
         types = tuple(substitute_in_type(type_, sizes) for type_ in twin[vertex].types)
-        attributes = _given_attributes(graph[vertex], graph)  # of no version they have defaults
+        attributes = _given_attributes(graph[vertex], graph)  # without a version nothing has a default
         alike[vertex] = replace(twin[vertex], types=types, attrs=attributes, version=0)
     twin.apply(Patch({vertex: twin[vertex] for vertex in order}, alike))
     twin.opsets = {}
@@ -406,23 +406,23 @@ def _describe_node(node: Node, graph: Graph, tell: Callable[[Tensor], Any]) -> N
 
 
 def _given_attributes(node: Node, graph: Graph) -> Mapping[str, Attribute]:
-    """Return the attributes of a node that have another value than they have where they are absent."""
+    """Return the attributes of a node that differ from their defaults."""
     return {name: value for name, value in node.attrs.items() if not _is_default(node, graph, name, value)}
 
 
 def _is_default(node: Node, graph: Graph, name: str, value: Attribute) -> bool:
     is_plain = isinstance(value, int | float | bytes | str) or (
-        isinstance(value, tuple) and len(value) < _MOST_DEFAULTS
+        isinstance(value, tuple) and len(value) < _LONGEST_DEFAULT
     )
     return is_plain and repr(value) == repr(get_default_attribute(node, graph, name))
 
 
-_MOST_DEFAULTS = 64
-"""Numbers of a list from which on it is taken to be no default: that of a tensor of so many axes."""
+_LONGEST_DEFAULT = 64
+"""Length of a list from which on it is not compared: no default is so long."""
 
 
 def describe_given_attributes(node: Node, graph: Graph) -> list[tuple[str, Any]]:
-    """Return the attributes of a node that have not their defaults, for their `repr`."""
+    """Return the attributes of a node that differ from their defaults, for their `repr`."""
     return describe_attributes(_given_attributes(node, graph), _describe_tensor)
 
 

@@ -281,8 +281,8 @@ class ProfiledSession:
                 raise ModelError(f"the profile of {self.label} cannot be read: {error}") from error
         return events
 
-    def end_with_kernels(self, spans: Sequence[slice], *, leaves_interrupted: bool = False) -> list[KernelTimes]:
-        """Return the times of the kernels in some spans of the runs, each on inputs of its own; `leaves_interrupted` as
+    def end_with_kernels(self, spans: Sequence[slice], *, skips_interrupted: bool = False) -> list[KernelTimes]:
+        """Return the times of the kernels in some spans of the runs, each on inputs of its own; `skips_interrupted` as
         `with_kernels` says.
 
         Raises:
@@ -298,7 +298,7 @@ class ProfiledSession:
             _kernel_times(whole[span], [event for event, run in zip(kernels, found, strict=True) if run in runs])
             for span, runs in zip(spans, places, strict=True)
         ]
-        if not leaves_interrupted:
+        if not skips_interrupted:
             return times
         return [replace(each, interrupted=self.interrupted_runs(span)) for each, span in zip(times, spans, strict=True)]
 
@@ -308,7 +308,7 @@ def with_kernels(
     sessions: Sequence[ProfiledSession],
     ends: Sequence[Sequence[int]],
     *,
-    leaves_interrupted: bool = False,
+    skips_interrupted: bool = False,
 ) -> list[RaceTimes]:
     """Return races with the times of the kernels, where the profiles hold all runs.
 
@@ -316,7 +316,7 @@ def with_kernels(
         races: of the sessions, one after the other; in each, a round is a run.
         sessions: which took turns in them. They end.
         ends: how often each had run at the end of each race.
-        leaves_interrupted: whether runs in which others had the processor for a while tell nothing.
+        skips_interrupted: whether runs in which others had the processor for a while do not count.
     """
     raced = [(times.original, *times.candidates) for times in races]
     spans = [
@@ -325,7 +325,7 @@ def with_kernels(
     ]
     try:
         profiles = [
-            session.end_with_kernels(own, leaves_interrupted=leaves_interrupted)
+            session.end_with_kernels(own, skips_interrupted=skips_interrupted)
             for session, own in zip(sessions, zip(*spans, strict=True), strict=True)
         ]
     except ModelError as error:

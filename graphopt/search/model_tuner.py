@@ -132,8 +132,7 @@ class TuningResult:
     memory: MemoryOutcome | None = None
     """Memory that the candidate takes; None where it was not measured."""
     lasting_choice: Choice | None = None
-    """The choice to be repeated by later runs of the model, once the check has passed; None where it is not to bind
-    them."""
+    """The choice that later runs of the model repeat if the check passes; None where it is not to bind them."""
 
 
 @dataclass(frozen=True)

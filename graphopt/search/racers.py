@@ -127,7 +127,7 @@ class LocalRacer:
         return seconds >= max(self.policy.profiled_region_seconds, self.policy.profiled_node_seconds * nodes)
 
     def _time(self, own: LoadedGraph, others: Sequence[LoadedGraph], least_gain: float) -> list[Speedup]:
-        """Return the speedup of each graph over the first; most rounds go to the fastest."""
+        """Return the speedup of each graph over the first, by kernels where these are profiled."""
         policy, timing = self.policy, self.policy.timing
         count = len(others) + 1
         sessions = [each.profiled for each in (own, *others) if each.profiled is not None]
@@ -143,7 +143,7 @@ class LocalRacer:
         schedule = TimingSchedule(seconds=seconds, rounds=rounds, open_runs=told)
         turns = replace(timing, long_run_seconds=0.0)  # a round is a run
         times = time_race(own.run, runs, schedule, meter=meter, policy=turns)
-        (times,) = with_kernels([times], sessions, [[each.runs for each in sessions]], leaves_interrupted=True)
+        (times,) = with_kernels([times], sessions, [[each.runs for each in sessions]], skips_interrupted=True)
         found = zip(others, times.speedups(by_kernels_alone=True), times.without_kernels().speedups(), strict=True)
         return [whole if _is_hidden(own, other, told) else told for other, told, whole in found]
 

@@ -80,7 +80,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class KnownResult:
-    """What an earlier run of the same model chose, and what it reported."""
+    """Result of an earlier run of the same model, with its report."""
 
     choice: Choice
     candidate: str
