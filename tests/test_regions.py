@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -28,6 +29,7 @@ from graphopt.rewrite.regions import (
     extract_region,
     graph_digest,
     portable_digest,
+    speed_digest,
     weights_digest,
     with_input_types,
 )
@@ -388,6 +390,39 @@ def test_geometry_that_a_convolution_has_by_default_does_not_matter() -> None:
     )
     dilated = "y = Conv<dilations = [2,2]>(x, w)"
     assert plain == told != identity(dilated, "float[1,4,5,5] x", "float[1,4,1,1] y", w=weight(4, 4, 3, 3))
+
+
+def speed(body: str, outputs: str = "float[2,4] y", **weights: Any) -> str | None:
+    return speed_digest(graph_of("float[2,4] x", body, outputs=outputs, **weights))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.float16])
+def test_values_of_weights_do_not_matter_to_speed_where_none_makes_denormal_numbers(dtype: Any) -> None:
+    wide = np.finfo(np.float64) if dtype is np.float64 else np.finfo(np.float32)
+    texts = {np.float32: "float", np.float64: "double", np.float16: "float16", ml_dtypes.bfloat16: "bfloat16"}
+    given, outputs = f"{texts[dtype]}[2,4] x", f"{texts[dtype]}[2,4] y"
+
+    def told(*values: float) -> str | None:
+        weight = np.array([*values, *[0.0] * (4 - len(values))], np.float64).astype(dtype)
+        return speed_digest(graph_of(given, "y = Add(x, w)", outputs=outputs, w=weight))
+
+    assert told() == told(1.0, -3.0) == told(2.0**-24) is not None
+    if dtype is not np.float16:
+        assert told(float(wide.tiny)) is told(1.0, 2.0, -float(wide.tiny)) is None
+
+
+def test_indices_matter_to_speed_and_whatever_follows_from_values() -> None:
+    gathered = "y = Gather<axis = 1>(x, i)"
+    first, same, other = (speed(gathered, i=np.array(indices)) for indices in ([0] * 400, [0] * 400, [1] * 400))
+    assert first == same != other
+    assert first is not None and other is not None
+    assert speed("i = NonZero(x); y = Cast<to = 1>(i)", "float[2,n] y") is None
+    branches = """
+        c = ReduceMax<keepdims = 0>(x); b = Cast<to = 9>(c)
+        y = If(b) <then_branch = t () => (float[2,4] p) { p = Exp(x) },
+                   else_branch = e () => (float[2,4] q) { q = Neg(x) }>
+        """
+    assert speed(branches) is None
 
 
 def test_names_order_and_the_values_of_weights_do_not_matter() -> None:

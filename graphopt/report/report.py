@@ -579,8 +579,9 @@ def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
 
 
 def format_device(timing: SearchTiming) -> str:
-    """Return `CPUExecutionProvider, 2 threads`, where a result was timed."""
-    return f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
+    """Return `CPUExecutionProvider, 2 threads`, where a result was timed, and whether it had other weights."""
+    weights = ", with other weights" * timing.is_of_other_weights
+    return f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}{weights}"
 
 
 def format_search(timing: SearchTiming) -> str:

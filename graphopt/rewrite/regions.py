@@ -365,6 +365,52 @@ def _weight_tensors(graph: Graph) -> Iterator[Tensor]:
             yield from _weight_tensors(body)
 
 
+def speed_digest(graph: Graph) -> str | None:
+    """Identify all that decides how long a graph takes, where that does not depend on the values of weights: else None.
+
+    It does where sizes follow from values, where there are bodies, which may run as often as values say, and where
+    weights are so small that results may be denormal, of which kernels are slow. Wider integers count by value, as
+    they may be indices.
+    """
+    nodes = [graph[vertex] for vertex in canonical_order(graph)]
+    if any(node.has_bodies or not _has_known_sizes(node) for node in nodes):
+        return None
+    if any(map(_has_tiny_numbers, _weight_tensors(graph))):
+        return None
+    return graph_digest(graph, _describe_all_but_weights)
+
+
+def _has_known_sizes(node: Node) -> bool:
+    """Return whether all values of a node are tensors, with no dim of which nothing is known."""
+    made = [type_ for name, type_ in zip(node.names, node.types, strict=True) if name]
+    return all(
+        isinstance(type_, TensorType)
+        and type_.shape is not None
+        and not any(isinstance(dim, SymbolicDim) and dim.has_unknown for dim in type_.shape)
+        for type_ in made
+    )
+
+
+def _has_tiny_numbers(tensor: Tensor) -> bool:
+    """Return whether numbers are so small that a product with them may be denormal; those of half precision are not,
+    for the CPU computes with them in single precision."""
+    if tensor.dtype not in _LEAST_BITS:
+        return False
+    kind, least = _LEAST_BITS[tensor.dtype]
+    without_sign = (1 << (8 * kind.itemsize - 1)) - 1
+    magnitudes = (piece.view(kind) & without_sign for piece in iter_chunks(tensor.numpy()))
+    return any(bool((magnitude - 1 < least - 1).any()) for magnitude in magnitudes)  # 0 - 1 is the greatest number
+
+
+_LEAST_BITS: dict[DType, tuple[np.dtype[Any], int]] = {
+    DType.BFLOAT16: (np.dtype(np.uint16), (127 - 100) << 7),
+    DType.FLOAT: (np.dtype(np.uint32), (127 - 100) << 23),
+    DType.DOUBLE: (np.dtype(np.uint64), (1023 - 1000) << 52),
+}
+"""Bits of 2^-100, or 2^-1000 in double precision, as integers by type: of greater numbers, products with ordinary ones
+are not denormal."""
+
+
 _ANONYMOUS_SIZE = re.compile(r"\?\d+")
 
 
@@ -445,6 +491,13 @@ def describe_attributes(attrs: Mapping[str, Attribute], tell: Callable[[Tensor],
 def _describe_without_floats(tensor: Tensor) -> Any:
     """Return integers as `_describe_tensor` does, and floats by the shape alone."""
     return (int(tensor.dtype), tensor.shape, None) if tensor.dtype.is_float else _describe_tensor(tensor)
+
+
+def _describe_all_but_weights(tensor: Tensor) -> Any:
+    """Return what `_describe_tensor` does, and the values of wider integers, which may be indices."""
+    is_told = tensor.dtype in (DType.INT32, DType.INT64, DType.UINT32, DType.UINT64, DType.BOOL)
+    values = hashlib.sha256(np.ascontiguousarray(tensor.numpy()).data).hexdigest() if is_told else None
+    return (*_describe_tensor(tensor), values)
 
 
 def _describe_tensor(tensor: Tensor) -> Any:

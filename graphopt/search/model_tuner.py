@@ -25,6 +25,7 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import Pass
+from graphopt.rewrite.regions import speed_digest
 from graphopt.rewrite.rewrite_memory import RewriteMemory
 from graphopt.rewrite.simplify import Cause, DeadlineExceededError, Simplifier, SitePredicate, Step
 from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
@@ -267,18 +268,45 @@ class Tuner:
     @cached_property
     def _result_key(self) -> str:
         """Return the key of what is chosen for this very model, with these inputs and in so many seconds."""
+        return self._result_key_of(self._model_digest)
+
+    @cached_property
+    def _sibling_result_key(self) -> str | None:
+        """Return the key of what is chosen for all models that differ from this one in their weights alone; None where
+        these decide how long it takes."""
+        digest = speed_digest(self.model.graph)
+        return None if digest is None else self._result_key_of(cache_key(digest, self.model.functions_digest))
+
+    def _result_key_of(self, model: str) -> str:
+        """Return the key of a result, by what identifies the model."""
         tuning = self.tuning
         names = [node.label for _, node in self.simplified.graph.nodes()]  # which the report has
-        what = (self._model_digest, self.simplified.key, *names, json.dumps(self._sweep_digests))
+        what = (model, self.simplified.key, *names, json.dumps(self._sweep_digests))
         sizes = json.dumps({**tuning.sizes}, sort_keys=True, default=list)
         given = (sizes, feeds_digest(tuning.inputs or {}), str(tuning.seconds), str(self.is_bounded))
         return cache_key("result", *what, *given, *self._search_conditions)
 
     def _repeat_result(self, budget: TimeBudget) -> TuningResult | None:
-        """Return what an earlier run of this model came to, with its report; None where there was none that lasts."""
-        known = None if self.tuning.is_retry else search_cache.load_known_result(self.cache, self._result_key)
+        """Return what an earlier run came to, with its report; None where there was none that lasts.
+
+        It was a run of this model, or of one that differs from it in its weights alone: ONNX Runtime runs the same
+        kernels for both, on the same sizes.
+        """
+        if self.tuning.is_retry:
+            return None
+        known = search_cache.load_known_result(self.cache, self._result_key)
+        if known is not None:
+            note = "an earlier run of this model came to this result; --fresh searches again"
+            return self._repeat(known, budget, note)
+        key = self._sibling_result_key
+        known = None if key is None else search_cache.load_known_result(self.cache, key)
         if known is None:
             return None
+        note = "what was measured is of a model with other weights and else the same; --fresh measures this one"
+        return self._repeat(replace(known, timing=known.timing.of_other_weights), budget, note)
+
+    def _repeat(self, known: KnownResult, budget: TimeBudget, note: str) -> TuningResult | None:
+        """Return a known result, made again, with a note that says so; None where another graph becomes of it."""
         try:
             made = self._apply_choice(known.choice)
         except KeyboardInterrupt:  # it takes less than to begin anything else
@@ -288,14 +316,16 @@ class Tuner:
         if made is None or indices is None or made.key != known.candidate:
             log.debug("what an earlier run chose is not taken, for it became another graph")
             return None
-        notes = (*known.notes, "an earlier run of this model came to this result; --fresh searches again")
-        return TuningResult(made, known.timing, notes, group_of=indices)
+        return TuningResult(made, known.timing, (*known.notes, note), group_of=indices)
 
     def keep_result(self, result: TuningResult) -> None:
-        """Keep a result that the check has passed for later runs of this model, if it is to last."""
-        if result.timing is not None and result.lasting_choice is not None:
-            known = KnownResult(result.lasting_choice, result.candidate.key, result.timing, result.notes)
-            search_cache.save_known_result(self.cache, self._result_key, known)
+        """Keep a result that the check has passed for later runs of this model, and of others that differ from it in
+        their weights alone, if it is to last."""
+        if result.timing is None or result.lasting_choice is None:
+            return
+        known = KnownResult(result.lasting_choice, result.candidate.key, result.timing, result.notes)
+        for key in filter(None, (self._result_key, self._sibling_result_key)):
+            search_cache.save_known_result(self.cache, key, known)
 
     def _apply_choice(self, choice: Choice) -> Candidate | None:
         """Return the simplified model with a choice; None where that does not fit."""

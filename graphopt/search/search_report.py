@@ -151,6 +151,8 @@ class SearchTiming:
     searched: Speedup | None = None
     """Speedup of the result over the simplified model, where the search brought something."""
     latencies: tuple[Latency, ...] = ()
+    is_of_other_weights: bool = False
+    """True where a model with other weights was timed, which is the same but for them."""
     groups: tuple[RewriteGroup, ...] = ()
     """The finds and sweeps that were tried."""
     races: tuple[VersionRace, ...] = ()
@@ -185,6 +187,11 @@ class SearchTiming:
     def is_interrupted(self) -> bool:
         """True where Ctrl-C ended the search or the timing."""
         return self.stop == StopReason.INTERRUPTED
+
+    @property
+    def of_other_weights(self) -> SearchTiming:
+        """The same, of a model that differs from the one that was timed in its weights alone."""
+        return replace(self, is_of_other_weights=True, stop=str(StopReason.KNOWN))
 
     def of_another_model(self, reason: str) -> SearchTiming:
         """Return the same of a result that was changed after it had been timed, for a reason."""
