@@ -333,6 +333,23 @@ def test_a_version_that_the_runtime_refuses_does_not_enter() -> None:
         contest.open_session(model)
 
 
+@pytest.mark.parametrize(("message", "is_steady"), [("bad_alloc", False), ("invalid model", True)])
+def test_a_version_for_which_memory_was_short_may_be_timed_another_time(
+    monkeypatch: pytest.MonkeyPatch, message: str, *, is_steady: bool
+) -> None:
+    contest, model = entered()
+    candidate = Candidate(model.graph)
+
+    def refusing(*_: Any) -> Any:
+        raise ModelError("the model cannot be loaded") from RuntimeError(message)
+
+    monkeypatch.setattr(RaceSeries, "open_session", refusing)
+    monkeypatch.setattr(RaceSeries, "is_like_original", lambda *_: False)
+    (found,) = contest.race([candidate], 1.0)
+    assert found.refusal
+    assert contest.is_steady is is_steady
+
+
 def timed(_: int) -> bool:
     """A process times, and keeps what it can."""
     contest, model = entered()

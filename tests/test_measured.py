@@ -372,6 +372,22 @@ def test_kernels_that_differ_tell_of_a_region_whose_kernels_take_long(
     assert not [*folder.iterdir()], "no profile is left"
 
 
+def test_whole_runs_tell_of_graphs_whose_profiles_are_alike_and_whose_attributes_are_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile tells operators and shapes: of a convolution, not how far apart the pixels are that it reads."""
+    monkeypatch.setattr(ProfiledSession, "interrupted_runs", lambda *_: frozenset())
+
+    def dilated(count: int, name: str = "a") -> Graph:
+        body = f"{name} = Conv<dilations = [{count},{count}], pads = [{count},{count},{count},{count}]>(x, w)"
+        return graph("float[1,16,64,64] x", f"{body}; y = Exp({name})", "float[1,16,64,64] y", w=weight(16, 16, 3, 3))
+
+    other, same = measured(path).measure_speedups(dilated(1), [dilated(2), dilated(1, "b")])
+    assert not other.is_by_kernels
+    assert other.rounds > 0
+    assert same == SAME_SPEEDUP
+
+
 def test_rounds_under_the_profiler_go_on_until_enough_of_them_are_undisturbed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
