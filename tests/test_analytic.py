@@ -2,7 +2,7 @@
 
 import platform
 from dataclasses import replace
-from math import inf
+from math import inf, pi, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,17 @@ def test_of_a_gain_only_kernels_that_differ_are_uncertain() -> None:
     assert gain.error == pytest.approx(PRIOR_ERROR * gain.saved)
     assert gain.ratio(-1.0) < gain.ratio() < gain.ratio(1.0)
     assert gain._replace(saved=gain.whole).ratio() == inf
+
+
+def test_what_is_uncertain_counts_by_its_chance() -> None:
+    """Of a gain as likely as a loss, half of the mean deviation; of one that is sure, what is beyond the least."""
+    sure, even = PredictedGain(2.0, 0.4, 0.0), PredictedGain(2.0, 0.0, 0.2)
+    assert sure.expected_improvement(0.05, 1e-6) == pytest.approx(0.2 - 0.05)
+    assert sure.expected_improvement(0.25, 1e-6) == pytest.approx(0.0)
+    assert even.expected_improvement(0.0, 1e-6) == pytest.approx(0.1 / sqrt(2 * pi))
+    assert even.expected_improvement(0.0, 0.1) == pytest.approx(sqrt(2) * 0.1 / sqrt(2 * pi))
+    assert 0 < even.expected_improvement(0.2, 1e-6) < 0.1 * even.expected_improvement(0.0, 1e-6)
+    assert PredictedGain(0.0, 0.0, 0.0).expected_improvement(0.0, 0.01) < 0.01
 
 
 def test_small_operators_cost_a_launch_each() -> None:

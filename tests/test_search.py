@@ -62,8 +62,9 @@ class Prices:
     is_steady = True
     device = ""
 
-    def __init__(self, **prices: float) -> None:
-        self.prices = prices
+    def __init__(self, error: float = inf, **prices: float) -> None:
+        """Take the standard deviation of what is saved, and the prices."""
+        self.prices, self.error = prices, error
         self.asked = self.measured = 0
 
     def estimate_seconds(self, graph: Graph) -> float:
@@ -72,7 +73,7 @@ class Prices:
 
     def predict_gain(self, before: Graph, after: Graph, _parts: Sequence[GraphPart] = ()) -> PredictedGain:
         known, other = map(self.estimate_seconds, (before, after))
-        return PredictedGain(known, known - other, inf)
+        return PredictedGain(known, known - other, self.error)
 
     def price(self, graph: Graph, vertex: int) -> float:
         return self.prices.get(graph[vertex].op, 1.0)
@@ -219,6 +220,13 @@ def test_what_pays_by_less_than_can_be_measured_is_left() -> None:
     _, exploration = found(DETOUR, LONG_WAY, Prices(Exp=100, Mul=2, Add=1))
     assert exploration.solutions == ()
     assert exploration.trials > 0
+
+
+@pytest.mark.parametrize(("error", "price", "is_measured"), [(0.0, 9.0, False), (10.0, 9.0, True), (0.0, 1.1, True)])
+def test_what_is_surely_no_gain_is_not_measured(*, error: float, price: float, is_measured: bool) -> None:
+    """A loss of 8 in 203 is sure where times are, and a loss of 0.1 is not: fusions are not foreseen."""
+    _, exploration = found(DETOUR, space(DOUBLE), Prices(error, Exp=101, Abs=101, Mul=1, Add=price))
+    assert bool(exploration.trials) is is_measured
 
 
 def test_of_many_steps_that_cost_little_each_goes_on_with_the_one_before() -> None:

@@ -283,6 +283,27 @@ def test_what_a_sweep_saves_is_measured() -> None:
     assert (found.alone, found.together, found.saved_seconds) == (known(2.0), known(2.0), 0.5)
 
 
+@pytest.mark.parametrize(
+    ("estimate", "others", "why"),
+    [
+        (0.98, [], "that is no gain that a race would show"),
+        (1.3, [], "no time was left to time it"),
+        (1.3, ["other"], "beside what was taken it promises no more"),
+    ],
+)
+def test_a_sweep_that_only_kernels_tell_of_says_what_they_promise(estimate: float, others: list[str], why: str) -> None:
+    best = swept(*others, gain=1.5)
+    alone = [measured(Sweep("all", ("a_rule",)))]
+    found, *_ = sweep_groups(
+        alone, measured(None, None), best, [best], TimingPolicy(), {frozenset({"all"}): estimate, frozenset(): 2.0}
+    )
+    assert found.is_estimate
+    assert found.alone is not None
+    assert (found.alone.median, found.is_taken) == (estimate, False)
+    said = f"by the kernels that it changes the model with it is {estimate:.3f} times as fast as without"
+    assert found.reason == f"{said}; {why}"
+
+
 def test_sweeps_that_gain_alone_and_not_beside_others_are_left() -> None:
     """Of three that gain two were taken, the later one first; the third gains beside them no more."""
     first, second, third = (Sweep(name, (name,)) for name in ("first", "second", "third"))

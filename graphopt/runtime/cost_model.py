@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Collection, Sequence
 from hashlib import sha256
+from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from graphopt.base.cache import Cache
@@ -39,6 +40,19 @@ class PredictedGain(NamedTuple):
         all of the time."""
         left = self.whole - self.saved - optimism * self.error
         return self.whole / left if left > 0 else math.inf
+
+    def expected_improvement(self, least: float, added_error: float = 0.0) -> float:
+        """Return the part of the time that is expected to be saved beyond the `least` part, where less than that counts
+        as nothing: the expected improvement of Jones, Schonlau and Welch, "Efficient global optimization" (1998).
+
+        Args:
+            least: part of the time.
+            added_error: standard deviation of that part, beside the error of the kernels' times; above 0.
+        """
+        whole = max(self.whole, 1e-9)
+        error = math.hypot(self.error / whole, added_error)
+        excess, usual = self.saved / whole - least, NormalDist()
+        return excess * usual.cdf(excess / error) + error * usual.pdf(excess / error)
 
 
 GraphPart: TypeAlias = tuple[Collection[int], Collection[int]]

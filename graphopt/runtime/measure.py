@@ -71,6 +71,11 @@ class TimingPolicy:
     compared_bytes: int = 100_000_000
     """Bytes of a graph's weights up to which ONNX Runtime writes its optimized graph to a file, to be compared."""
 
+    @property
+    def least_promise(self) -> float:
+        """The estimated speedup that a race may tell: beyond what two sessions of one model differ by."""
+        return 1 + self.noise / 2
+
 
 # -- what was found ----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain, count
 from math import exp, inf, log
+from statistics import fmean
 from typing import TypeAlias
 
 from graphopt.base.dtype import DType
@@ -35,7 +36,7 @@ from graphopt.rewrite.regions import (
     with_input_types,
 )
 from graphopt.rewrite.simplify import DeadlineExceededError, Step
-from graphopt.runtime.cost_model import CostModel, NotMeasurableError
+from graphopt.runtime.cost_model import CostModel, NotMeasurableError, PredictedGain
 from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
 from graphopt.search.moves import (
     Move,
@@ -95,6 +96,8 @@ class _SearchState:
     """Last move, if it did not pay."""
     cached_graph: Graph | None = None
     """The graph, or None to be made anew: many of them would fill the memory."""
+    predictions: Sequence[PredictedGain] | None = None
+    """Predicted gains over the region at each set of sizes; None where nobody asked yet."""
     speedup: Speedup | None = None
 
     def rank(self, noise: float) -> tuple[int, int, float]:
@@ -338,9 +341,9 @@ class _RegionSolver:
         """Measure the most promising states of the pool; return the fastest if it beats the best known."""
         if not self.pool:
             return None
+        self.pool = [state for state in self.pool if self._is_worth_measuring(state)]
         self.pool.sort(key=lambda state: state.estimate)
-        enough = self.policy.measure_within * (self.best.estimate if self.best is not None else 1.0)
-        chosen = [state for state in self.pool[: self.policy.measured_per_round] if state.estimate <= enough]
+        chosen = self.pool[: self.policy.measured_per_round]
         if not chosen:
             return None
         after = zip(*(self._static_graphs(self._graph_of(state)) for state in chosen), strict=True)
@@ -357,6 +360,15 @@ class _RegionSolver:
                 faster.append(state)
         fastest = max(faster, key=_known_speedup, default=None)
         return fastest if _known_speedup(fastest) > _known_speedup(self.best) else None
+
+    def _is_worth_measuring(self, state: _SearchState) -> bool:
+        """Return whether a graph is expected to save something of the model's time, beyond the best one known."""
+        if state.predictions is None:
+            pairs = zip(self.region.static_graphs, self._static_graphs(self._graph_of(state)), strict=True)
+            state.predictions = [self.cost.predict_gain(before, after) for before, after in pairs]
+        saved, error = 1 - 1 / _known_speedup(self.best), self.policy.fusion_error
+        improvement = fmean(each.expected_improvement(saved, error) for each in state.predictions)
+        return self.share * improvement >= self.policy.least_improvement
 
 
 def _weight_sizes(graph: Graph) -> dict[int, int]:

@@ -635,7 +635,7 @@ class Tuner:
             timing,
             stop=StopReason.INTERRUPTED if chooser.budget.is_interrupted else timing.stop,
             groups=(
-                *sweep_groups(alone, first, best, raced, policy),
+                *sweep_groups(alone, first, best, raced, policy, chooser.contest.estimates),
                 *self._find_groups(found, swept, best, raced),
             ),
             races=(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from graphopt.base.limits import format_megabytes
 from graphopt.ir.graph import Graph, Node
@@ -42,7 +43,8 @@ class RewriteGroup:
     """Speedup by this group alone: of each part of a find, of the whole model with a sweep over the simplified model;
     None where it was not timed."""
     is_estimate: bool = False
-    """True where `alone` is a ratio of estimates: nothing was run."""
+    """True where `alone` is a ratio of estimates, for which nothing was run; of a sweep, where the kernels that it
+    changes tell it, in a few profiled runs."""
     together: Speedup | None = None
     """Speedup of the whole model with this group, and with others beside it, over the simplified model: of the result
     where the group was taken, else of the fastest such version; None where none was timed."""
@@ -282,6 +284,7 @@ def sweep_groups(
     best: Measurement,
     raced: Sequence[Measurement],
     policy: TimingPolicy,
+    estimates: Mapping[frozenset[str], float] = MappingProxyType({}),
 ) -> Iterator[RewriteGroup]:
     """Yield the sweeps that were made, in the order of `tried_sweeps`.
 
@@ -291,21 +294,24 @@ def sweep_groups(
         best: what was taken.
         raced: all that took part in races.
         policy: by which ratios are judged.
+        estimates: gains by the kernels that differ, by the names of the sweeps that were profiled together.
     """
     measured = {found.sweeps[0].name: found for found in alone}
     for made in tried_sweeps(alone, best, raced):
         found = measured.get(made.name, Measurement(first.candidate))
         beside = [other for other in raced if made.name in other.sweep_names and len(other.candidate.causes) > 1]
         is_taken = made.name in best.sweep_names
+        estimate = estimates.get(frozenset({made.name})) if found.gain is None and not found.refusal else None
         yield RewriteGroup(
             GroupKind.SWEEP,
             made.name,
             made.rules,
-            alone=found.gain,
+            alone=found.gain if estimate is None else Speedup(estimate, estimate, estimate, estimate, rounds=0),
+            is_estimate=estimate is not None,
             together=best.gain if is_taken else _best_gain(beside),
             saved_seconds=_saved_seconds(found),
             is_taken=is_taken,
-            reason="" if is_taken else _sweep_rejection_reason(found, first, best, beside, policy),
+            reason="" if is_taken else _sweep_rejection_reason(found, first, best, beside, policy, estimate),
         )
 
 
@@ -319,14 +325,26 @@ def tried_sweeps(alone: Sequence[Measurement], best: Measurement, raced: Sequenc
 
 
 def _sweep_rejection_reason(
-    found: Measurement, first: Measurement, best: Measurement, beside: Sequence[Measurement], policy: TimingPolicy
+    found: Measurement,
+    first: Measurement,
+    best: Measurement,
+    beside: Sequence[Measurement],
+    policy: TimingPolicy,
+    estimate: float | None,
 ) -> str:
-    """Return why a sweep of the simplified model was left, which was timed alone or beside others."""
+    """Return why a sweep of the simplified model was left, which was timed alone or beside others, or of which kernels
+    tell an estimated gain."""
     if best.sweeps and found.gain is not None and found.beats(first):
         return (
             f"the model with it is {format_speedup(found.gain)} as without it; beside what was taken no gain was shown"
         )
     timed = [found] if found.gain else [found, *beside]
+    if estimate is not None and not any(each.gain for each in timed):
+        if estimate <= policy.least_promise:
+            why = "that is no gain that a race would show"
+        else:
+            why = "beside what was taken it promises no more" if best.sweeps else "no time was left to time it"
+        return f"by the kernels that it changes the model with it is {estimate:.3f} times as fast as without; {why}"
     return rejection_reason(timed, policy, is_faster=bool(best.candidate.causes))
 
 
