@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from graphopt.runtime.measure import (
+    ClearDifference,
     FastestRun,
     KernelTimes,
     PreciseRatios,
@@ -243,6 +244,29 @@ def test_rounds_end_early_when_the_ratios_are_certain() -> None:
     )
     (all_, _) = time_interleaved(steady, TimingSchedule(seconds=1e9, rounds=(7, 50)), clock=clock)
     assert (len(certain.seconds), len(all_.seconds)) == (7, 50)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "noise", "rounds"),
+    [
+        ((1.0, 1.0, 0.9), 0.01, 8),
+        ((1.0, 0.9), 0.01, 8),
+        ((1.0, 1.0, 1.2), 0.01, 8),
+        ((1.0, 1.0, 0.97), 0.01, 15),
+        ((1.0, 0.9, 0.9), 0.01, 15),
+        ((1.0, 0.9, 0.8, 0.89), 0.01, 15),
+        ((1.0, 0.7), 0.1, 15),
+    ],
+)
+def test_rounds_end_early_where_each_shows_a_difference_and_they_agree(
+    seconds: tuple[float, ...], noise: float, rounds: int
+) -> None:
+    """Rivals are compared with the simplified model, which is the second run; without others it is itself the rival."""
+    clock = Clock()
+    runs = [jittering(clock, each, noise, place) for place, each in enumerate(seconds)]
+    clear = ClearDifference(0.05, has_floor=True)
+    schedule = TimingSchedule(seconds=1e9, rounds=(8, 15), open_runs=clear)
+    assert [len(each.seconds) for each in time_interleaved(runs, schedule, clock=clock)] == [rounds] * len(seconds)
 
 
 def test_rounds_go_on_until_the_ratios_are_certain() -> None:

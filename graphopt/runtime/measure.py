@@ -458,6 +458,27 @@ class FastestRun:
         return probable.is_equal and not probable.has_too_few_rounds
 
 
+@dataclass(frozen=True, slots=True)
+class ClearDifference:
+    """Goes on until each rival was faster in all rounds than what it is to replace, or slower, by more than a margin,
+    and rounds agree to within the margin: kernels, which are looked at when all rounds are run, need no more of them."""
+
+    margin: float
+    has_floor: bool
+    """True where the second run is what the others are compared with, and no rival: the simplified model. Else it is
+    the first."""
+
+    def __call__(self, found: Sequence[TimingSamples]) -> Collection[int]:
+        """Return all runs, or none."""
+        base, *rivals = found[1:] if self.has_floor and len(found) > 2 else found
+        return () if all(self._is_clear(base, rival) for rival in rivals) else range(len(found))
+
+    def _is_clear(self, base: TimingSamples, rival: TimingSamples) -> bool:
+        ratios = [before / after for before, after in zip(base.seconds, rival.seconds, strict=True)]
+        least, most, margin = min(ratios), max(ratios), 1 + self.margin
+        return most < margin * least and (least > margin or most * margin < 1)
+
+
 def _running(found: Sequence[TimingSamples]) -> list[int]:
     """Return the places of the runs that took part in the last round: a run that has left does not come back."""
     rounds = max(len(samples.seconds) for samples in found)

@@ -28,6 +28,7 @@ from graphopt.runtime.cost_model import cache_key, decode_cached
 from graphopt.runtime.kernel_table import record_kernels
 from graphopt.runtime.machine import environment_key
 from graphopt.runtime.measure import (
+    ClearDifference,
     FastestRun,
     KernelTimes,
     RaceTimes,
@@ -457,7 +458,9 @@ class RaceSeries:
         schedule = TimingSchedule(
             seconds=seconds / count,
             rounds=self.policy.profiled_rounds if self.is_profiled else self.policy.race_rounds,
-            open_runs=None if self.is_profiled else FastestRun(timing, has_floor=has_floor, tells_gains=True),
+            open_runs=ClearDifference(self.policy.session_margin, has_floor=has_floor)
+            if self.is_profiled
+            else FastestRun(timing, has_floor=has_floor, tells_gains=True),
             hard_limit=limit / count,
         )
         own, races, ends = self._take_original(), list[RaceTimes](), list[list[int]]()
