@@ -461,7 +461,7 @@ class FastestRun:
 @dataclass(frozen=True, slots=True)
 class ClearDifference:
     """Goes on until each rival was faster in all rounds than what it is to replace, or slower, by more than a margin,
-    and rounds agree to within the margin: kernels, which are looked at when all rounds are run, need no more of them."""
+    and rounds agree to within the margin: kernels, which are looked at when all are run, need no more of them."""
 
     margin: float
     has_floor: bool
