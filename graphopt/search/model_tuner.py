@@ -25,7 +25,6 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import Pass
-from graphopt.rewrite.regions import speed_digest
 from graphopt.rewrite.rewrite_memory import RewriteMemory
 from graphopt.rewrite.simplify import Cause, DeadlineExceededError, Simplifier, SitePredicate, Step
 from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
@@ -41,7 +40,13 @@ from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.moves import SearchSpace, apply_solution, rules_beside_trades
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement
-from graphopt.search.race_series import RaceSeries, feeds_digest, min_race_seconds, model_digest
+from graphopt.search.race_series import (
+    RaceSeries,
+    feeds_digest,
+    min_race_seconds,
+    model_digest,
+    weightless_digest,
+)
 from graphopt.search.search_cache import Choice, KnownResult
 from graphopt.search.search_report import (
     MemoryOutcome,
@@ -274,8 +279,8 @@ class Tuner:
     def _sibling_result_key(self) -> str | None:
         """Return the key of what is chosen for all models that differ from this one in their weights alone; None where
         these decide how long it takes."""
-        digest = speed_digest(self.model.graph)
-        return None if digest is None else self._result_key_of(cache_key(digest, self.model.functions_digest))
+        digest = weightless_digest(self.model)
+        return None if digest is None else self._result_key_of(digest)
 
     def _result_key_of(self, model: str) -> str:
         """Return the key of a result, by what identifies the model."""

@@ -22,7 +22,7 @@ from graphopt.base.errors import ModelError
 from graphopt.base.records import to_json
 from graphopt.io import onnx_io
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.regions import graph_digest, weights_digest
+from graphopt.rewrite.regions import graph_digest, speed_digest, weights_digest
 from graphopt.runtime.bench import PreparedModels
 from graphopt.runtime.cost_model import cache_key, decode_cached
 from graphopt.runtime.kernel_table import record_kernels
@@ -571,6 +571,12 @@ def min_race_seconds(once: float, policy: SearchPolicy, *, is_profiled: bool = F
 def model_digest(model: onnx_io.LoadedModel) -> str:
     """Identify all of a model that decides how fast it is."""
     return cache_key(graph_digest(model.graph), weights_digest(model.graph), model.functions_digest)
+
+
+def weightless_digest(model: onnx_io.LoadedModel) -> str | None:
+    """Identify all of a model that decides how fast it is, where the values of its weights do not; else None."""
+    digest = speed_digest(model.graph)
+    return None if digest is None else cache_key(digest, model.functions_digest)
 
 
 def feeds_digest(feeds: Mapping[str, Any]) -> str:
