@@ -158,6 +158,8 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
             if app not in known and lookup_operator(app.op, app.domain).overflows_early
         ):
             peak = _peak(app, typings)
+            if _is_at_most_one(app):
+                continue
             if peak is None or not _is_used_as_softmax(app, peak, rule.right):
                 yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
         for app in (
@@ -176,12 +178,22 @@ def _exponentials(term: Term, typings: Sequence[Typing]) -> float:
     inside = [_exponentials(arg, typings) for arg in term.operands]
     facts = lookup_operator(term.op, term.domain)
     if facts.overflows_early:
-        return 0 if _peak(term, typings) is not None else 1
+        return 0 if _is_at_most_one(term) or _peak(term, typings) is not None else 1
     if facts.factor_count:
         return sum(inside) if facts.factor_count == 1 else facts.factor_count * max(inside)
     if facts.magnitude_effect is MagnitudeEffect.BOUNDED:
         return 0
     return max(inside, default=0)
+
+
+def _is_at_most_one(app: App) -> bool:
+    """Return whether it is the exponential of what is 0 or less, in floats, too."""
+    match app:
+        case App(op="Exp", domain="", inputs=(App(op="Neg", inputs=(App(op="Abs"),)),)):
+            return True
+        case App(op="Exp", domain="", inputs=(App(op="Clip", inputs=(_, None, Lit(value=int() | float() as bound))),)):
+            return bound <= 0
+    return False
 
 
 def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
@@ -212,14 +224,16 @@ def _check_new_poles(app: App, known: Container[App], typings: Sequence[Typing])
         yield f"{app.op} tells apart what is rounded, and the left side does not compute {app}"
 
 
-_POLES_AT_ZERO = ("Div", "Reciprocal")
+_POLES_AT_ZERO = ("Div", "Reciprocal", "Log")
 
 
 def _exceeds_one(term: Term | None) -> bool:
-    """Return whether floats are 1 or more, of which a quotient is no pole: such a number plus a square."""
+    """Return whether floats are 1 or more, of which a quotient or logarithm is no pole: such a number plus a square or
+    an exponential."""
     match term:
-        case App(op="Add", inputs=(Lit(number), App(op="Mul", inputs=(one, other)))):
-            return isinstance(number, int | float) and number >= 1 and one == other
+        case App(op="Add", inputs=(Lit(int() | float() as number), more) | (more, Lit(int() | float() as number))):
+            is_square = isinstance(more, App) and more.op == "Mul" and len({*more.inputs}) == 1
+            return number >= 1 and (is_square or (isinstance(more, App) and more.op == "Exp"))
     return False
 
 
@@ -313,11 +327,25 @@ def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
             yield from _check_absorption(app)
     for left, right in zip(rule.left, rule.right, strict=True):
         known = {*operator_applications(left)}
+        added = {value for app in known if _is_sum(app) for value in _scalar_attributes(app)}
         for app in (
             app for app in operator_applications(right) if _is_sum(app) and app not in known and not _folds(app)
         ):
-            if any(arg is not None and _is_of_model(arg) for arg in app.inputs):
+            if any(arg is not None and _is_of_model(arg) and _moved(arg) not in added for arg in app.inputs):
                 yield f"{app} adds a number of the model, however large, which the left side does not"
+
+
+def _scalar_attributes(app: App) -> Iterator[Term]:
+    """Yield the attributes of an operator that are numbers beside its operands."""
+    scalars = lookup_operator(app.op, app.domain).scalar_attributes
+    return (value for name, value in app.attrs if name in scalars)
+
+
+def _moved(term: Term) -> Term:
+    """Return the term of whose elements another consists."""
+    while isinstance(term, App) and not is_scalar(term) and lookup_operator(term.op, term.domain).selects_elements:
+        term = term.operands[0]
+    return term
 
 
 def _is_sum(app: App) -> bool:
@@ -432,8 +460,7 @@ def _own_amplification(app: App) -> float:
 
 def _numbers_of(app: App) -> list[float]:
     """Return the finite numbers among the operands of an operator: of what is computed of numbers alone, a bound."""
-    scalars = lookup_operator(app.op, app.domain).scalar_attributes
-    operands = [*app.inputs, *(value for name, value in app.attrs if name in scalars)]
+    operands = [*app.inputs, *_scalar_attributes(app)]
     return [_bound(arg) for arg in operands if arg is not None and not any(isinstance(p, Var) for p in walk_term(arg))]
 
 
