@@ -174,20 +174,33 @@ ELU = (
 
 # -- LRN: the squares of neighbouring channels are added up by a pointwise convolution -----------------------------
 
-photo, window, bias = tensor("image", "N C H W"), integer("window"), real("bias")
-reach = window // 2
-in_window = op.Trilu(op.Trilu(op.Expand(fn.truediv(alpha, window), fn.sizes("C C")), -reach, upper=1), reach, upper=0)
-base = op.Conv(photo * photo, op.Unsqueeze(in_window, (2, 3)), op.Expand(bias, fn.sizes("C")))
-LRN = Rule(
-    "replace_lrn_with_convolution",
-    op.LRN(photo, size=window, alpha=alpha, bias=bias),
-    photo / op.Sqrt(base * op.Sqrt(base)),
-    when=fn.lt(0, fn.sizes("C H W")),
-    pays=fn.size("C") <= 512,
-    why="The kernel of LRN raises one element after the other to the power of 3/4, and a convolution adds up squares.",
+photo, window = tensor("image", "N C H W"), integer("window")
+
+
+def band(value: Term, reach: Term) -> App:
+    """Return the weights of a pointwise convolution that adds up so many channels on either side, times a number."""
+    return op.Unsqueeze(op.Trilu(op.Trilu(op.Expand(value, fn.sizes("C C")), -reach, upper=1), reach, upper=0), (2, 3))
+
+
+def divide_by_norm(bias: float) -> App:
+    """Divide images by the power of 3/4 of what squares make."""
+    base = op.Conv(photo * photo, band(fn.truediv(alpha, window), window // 2), op.Expand(bias, fn.sizes("C")))
+    return photo / op.Sqrt(base * op.Sqrt(base))
+
+
+LRN = tuple(
+    Rule(
+        f"replace_lrn{suffix}_with_convolution",
+        op.LRN(photo, size=window, alpha=alpha, bias=bias),
+        divide_by_norm(bias),
+        when=fn.lt(0, fn.sizes("C H W")),
+        pays=fn.size("C") <= 512,
+        why="The kernel of LRN raises one element after the other to a power, and roots are of several at once.",
+    )
+    for suffix, bias in (("", 1.0), ("_of_bias_2", 2.0))
 )
 
-VECTORIZED = (*MISH, *activation.PRELU, SOFTPLUS, *ELU, LRN)
+VECTORIZED = (*MISH, *activation.PRELU, SOFTPLUS, *ELU, *LRN)
 RULES: tuple[Rule, ...] = ()
-TRADES = (*COPIES, *MISH, SOFTPLUS, *ELU, LRN)
+TRADES = (*COPIES, *MISH, SOFTPLUS, *ELU, *LRN)
 SWEEPS = {"copies in long runs": COPIES, "activations by vectorized kernels": VECTORIZED}

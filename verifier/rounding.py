@@ -188,10 +188,12 @@ def _exponentials(term: Term, typings: Sequence[Typing]) -> float:
 
 def _is_at_most_one(app: App) -> bool:
     """Return whether it is the exponential of what is 0 or less, in floats, too."""
-    match app:
-        case App(op="Exp", domain="", inputs=(App(op="Neg", inputs=(App(op="Abs"),)),)):
+    if app.op != "Exp" or any(part.domain for part in operator_applications(app)):
+        return False
+    match app.inputs:
+        case (App(op="Neg", inputs=(App(op="Abs"),)),):
             return True
-        case App(op="Exp", domain="", inputs=(App(op="Clip", inputs=(_, None, Lit(value=int() | float() as bound))),)):
+        case (App(op="Clip", inputs=(_, None, Lit(int() | float() as bound))),):
             return bound <= 0
     return False
 
@@ -327,25 +329,11 @@ def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
             yield from _check_absorption(app)
     for left, right in zip(rule.left, rule.right, strict=True):
         known = {*operator_applications(left)}
-        added = {value for app in known if _is_sum(app) for value in _scalar_attributes(app)}
         for app in (
             app for app in operator_applications(right) if _is_sum(app) and app not in known and not _folds(app)
         ):
-            if any(arg is not None and _is_of_model(arg) and _moved(arg) not in added for arg in app.inputs):
+            if any(arg is not None and _is_of_model(arg) for arg in app.inputs):
                 yield f"{app} adds a number of the model, however large, which the left side does not"
-
-
-def _scalar_attributes(app: App) -> Iterator[Term]:
-    """Yield the attributes of an operator that are numbers beside its operands."""
-    scalars = lookup_operator(app.op, app.domain).scalar_attributes
-    return (value for name, value in app.attrs if name in scalars)
-
-
-def _moved(term: Term) -> Term:
-    """Return the term of whose elements another consists."""
-    while isinstance(term, App) and not is_scalar(term) and lookup_operator(term.op, term.domain).selects_elements:
-        term = term.operands[0]
-    return term
 
 
 def _is_sum(app: App) -> bool:
@@ -460,7 +448,8 @@ def _own_amplification(app: App) -> float:
 
 def _numbers_of(app: App) -> list[float]:
     """Return the finite numbers among the operands of an operator: of what is computed of numbers alone, a bound."""
-    operands = [*app.inputs, *_scalar_attributes(app)]
+    scalars = lookup_operator(app.op, app.domain).scalar_attributes
+    operands = [*app.inputs, *(value for name, value in app.attrs if name in scalars)]
     return [_bound(arg) for arg in operands if arg is not None and not any(isinstance(p, Var) for p in walk_term(arg))]
 
 
