@@ -6,10 +6,11 @@ Runtime joins again, also where a Reshape between them joins or splits axes; one
 apart. DepthToSpace is such a transposition, and Softmax swaps its axis with the last one before and after it computes:
 of [1, 64, 64, 64] along the second 2.2 ms, and 0.4 of [1, 64, 4096], where only one axis follows.
 
-Softplus calls the C library for each element, 11 ns and more, where Sigmoid takes 0.3 for many at a time.
+Softplus calls the C library for each element, 11 ns and more, where Sigmoid takes 0.3 for many at a time, Exp as much
+and Log 1.8. Elu and its kin take 2, and LRN takes 26.
 """
 
-from graphopt.rule import App, Rule, Term, fn, integer, integers, op, tensor
+from graphopt.rule import App, Rule, Term, fn, integer, integers, op, real, tensor
 from graphopt.rules import activation
 
 x, perm, axis = tensor("x"), integers("perm"), integer("axis")
@@ -127,6 +128,79 @@ MISH = (
     Rule("replace_mish_with_sigmoids", op.Mish(value), value * tanh_of_softplus, when=is_float, why=by_sigmoid),
 )
 
+# -- Softplus, Elu and its kin: no exponential is of more than 0, so none overflows --------------------------------
+
+SOFTPLUS = Rule(
+    "replace_softplus_with_exp_and_log",
+    op.Softplus(value),
+    op.Relu(value) + op.Log(op.Exp(-op.Abs(value)) + 1.0),
+    when=is_float,
+    why="The kernel of Softplus takes four times as long as all of these, which compute many elements at a time.",
+)
+
+alpha, gamma = real("alpha"), real("gamma")
+
+
+def expm1_below_zero(x: Term) -> Term:
+    """Return exp(x) - 1, and 0 where x is positive."""
+    return op.Exp(op.Clip(x, None, 0.0)) - 1.0
+
+
+by_exp = "The kernel computes one element after the other, and Exp several at once."
+ELU = (
+    Rule("replace_elu_with_exp", op.Elu(value), op.Max(value, expm1_below_zero(value)), when=is_float, why=by_exp),
+    Rule(
+        "replace_scaled_elu_with_exp",
+        op.Elu(value, alpha=alpha),
+        op.Relu(value) + expm1_below_zero(value) * alpha,
+        when=is_float,
+        why=by_exp,
+    ),
+    Rule(
+        "replace_selu_with_exp",
+        op.Selu(value, alpha=alpha, gamma=gamma),
+        op.Relu(value) * gamma + expm1_below_zero(value) * fn.mul(alpha, gamma),
+        when=is_float,
+        why=by_exp,
+    ),
+    Rule(
+        "replace_celu_with_exp",
+        op.Celu(value, alpha=alpha),
+        op.Relu(value) + expm1_below_zero(value / alpha) * alpha,
+        when=(is_float, alpha > 0),
+        why=by_exp,
+    ),
+)
+
+# -- LRN: the squares of neighbouring channels are added up by a pointwise convolution -----------------------------
+
+photo, window = tensor("image", "N C H W"), integer("window")
+
+
+def band(value: Term, reach: Term) -> App:
+    """Return the weights of a pointwise convolution that adds up so many channels on either side, times a number."""
+    return op.Unsqueeze(op.Trilu(op.Trilu(op.Expand(value, fn.sizes("C C")), -reach, upper=1), reach, upper=0), (2, 3))
+
+
+def divide_by_norm(bias: float) -> App:
+    """Divide images by the power of 3/4 of what squares make."""
+    base = op.Conv(photo * photo, band(fn.truediv(alpha, window), window // 2), op.Expand(bias, fn.sizes("C")))
+    return photo / op.Sqrt(base * op.Sqrt(base))
+
+
+LRN = tuple(
+    Rule(
+        f"replace_lrn{suffix}_with_convolution",
+        op.LRN(photo, size=window, alpha=alpha, bias=bias),
+        divide_by_norm(bias),
+        when=fn.lt(0, fn.sizes("C H W")),
+        pays=fn.size("C") <= 512,
+        why="The kernel of LRN raises one element after the other to a power, and roots are of several at once.",
+    )
+    for suffix, bias in (("", 1.0), ("_of_bias_2", 2.0))
+)
+
+VECTORIZED = (*MISH, *activation.PRELU, SOFTPLUS, *ELU, *LRN)
 RULES: tuple[Rule, ...] = ()
-TRADES = (*COPIES, *MISH)
-SWEEPS = {"copies in long runs": COPIES, "activations by vectorized kernels": (*MISH, *activation.PRELU)}
+TRADES = (*COPIES, *MISH, SOFTPLUS, *ELU, *LRN)
+SWEEPS = {"copies in long runs": COPIES, "activations by vectorized kernels": VECTORIZED}

@@ -58,6 +58,12 @@ def holder(body: str, weights: Weights, name: str = "y") -> tuple[Graph, Value]:
         ("l = Log(x); r = Reshape(l, s); n = Neg(r); y = Max(n, z)", {"s": np.array([2, 2]), "z": scalar(0)}),
         ("y = Mul(x, x); i = IsInf(y); n = Not(i)", {}),
         ("y = MatMul(x, w)", {"w": np.full((4, 2), -np.inf, np.float32)}),
+        ("q = Mul(x, x); p = MatMul(q, w); y = Log(p)", {"w": np.eye(4, dtype=np.float32)}),
+        (
+            "q = Mul(x, x); p = MatMul(q, w); e = Add(p, n); y = Log(e)",
+            {"w": -np.eye(4, dtype=np.float32), "n": scalar(1)},
+        ),
+        ("p = MatMul(x, w); e = Add(p, n); y = Log(e)", {"w": np.eye(4, dtype=np.float32), "n": scalar(1)}),
         ("s = Shape(x); y = ConstantOfShape <value = float[1] {-inf}> (s)", {}),
         ("s = Shape(t); h = Div(s, 2); f = Cast<to=1>(h); y = Reciprocal(f)", {}),
         ("s = Shape(t); h = Mod(s, 5); f = Cast<to=1>(h); y = Div(x, f)", {}),
@@ -85,6 +91,10 @@ def test_a_value_may_hold_an_infinity(body: str, weights: Weights) -> None:
             {"a": np.array([0]), "b": np.array([2])},
         ),
         ("y = Div(x, n)", {"n": np.array([-1, 2, -3, 4], np.float32)}),
+        (
+            "q = Mul(x, x); p = MatMul(q, w); e = Add(p, n); y = Log(e)",
+            {"w": np.eye(4, dtype=np.float32), "n": scalar(1)},
+        ),
         ("y = Where(c, x, m)", {"m": scalar(-1e9)}),
         ("y = Clip(x, m, n)", {"m": scalar(-np.inf), "n": scalar(6)}),
         ("m = Where(c, x, n); y = Softmax(m)", {"n": scalar(-np.inf)}),

@@ -92,9 +92,9 @@ STRUCTURAL: Mapping[str, tuple[str, str]] = {
     "verifier/rule_node.py": ("its sums are those of any type", "Range"),
     "verifier/prove.py": ("holes for variances; lookups in rows", "BatchNormalization Gather"),
     "verifier/rounding.py": (
-        "the softmax that is written out, numbers computed exactly, quotients, and what an operand decides",
-        """Add ArgMax Attention Cast Div Exp IsNaN LogSoftmax MatMul Mul Neg Pow Range Reciprocal ReduceMax ReduceSum
-        Resize Softmax Sub Transpose Where""",
+        "the softmax that is written out, numbers computed exactly, quotients, exponents, and what an operand decides",
+        """Abs Add ArgMax Attention Cast Clip Div Exp IsNaN Log LogSoftmax MatMul Mul Neg Pow Range Reciprocal ReduceMax
+        ReduceSum Resize Softmax Sub Transpose Where""",
     ),
     "verifier/rule_conditions.py": ("lists of axes that a rule writes", "Transpose Unsqueeze"),
 }

@@ -18,10 +18,8 @@ from graphopt.base.errors import UsageError
 from graphopt.check.tolerance import ASSUMED_TERMS, value_paths
 from graphopt.discover.worlds import ELEMENTS, MATRICES, resolve_operators
 from graphopt.expr.dims import substitute_names
-from graphopt.expr.expressions import Expr, Index, call_function, constant
-from graphopt.expr.expressions import integer_value as real_of
-from graphopt.expr.integers import fresh_symbol, quotient
-from graphopt.expr.symbolic_tensors import SymbolicTensor, in_bounds, sum_over
+from graphopt.expr.expressions import call_function, constant
+from graphopt.expr.symbolic_tensors import sum_over
 from graphopt.io import onnx_io
 from graphopt.io.function_import import upgrade_function
 from graphopt.ir import schemas
@@ -33,7 +31,8 @@ from graphopt.operators import symbolic_shapes
 from graphopt.operators.elementwise_ops import ElementwiseDenotation, without_attributes
 from graphopt.operators.node_facts import get_implied_input, node_weight
 from graphopt.operators.node_operands import NodeOperands
-from graphopt.operators.op_context import OpContext, UndefinedOperatorError, UnsupportedOperatorError, schema_default
+from graphopt.operators.normalization_ops import LRN
+from graphopt.operators.op_context import UndefinedOperatorError, UnsupportedOperatorError, schema_default
 from graphopt.operators.operator import Operator
 from graphopt.operators.operator_classes import operator_choices
 from graphopt.operators.operator_cost import OperatorCost
@@ -190,32 +189,18 @@ def test_a_body_says_the_same_in_the_newest_opset(name: str) -> None:
     assert function_terms.read_function(upgrade_function(body)).outputs == function_terms.read_function(body).outputs
 
 
-def local_response_normalization(node: OpContext) -> SymbolicTensor:
-    """x / (bias + alpha / size · the sum of squares of so many channels around)^beta."""
-    x = node.input(0)
-    alpha, beta, bias = (node.real(name) for name in ("alpha", "beta", "bias"))
-    size = node.attribute("size", lambda: fresh_symbol("size"))
-
-    def at(index: Index) -> Expr:
-        def around(k: Index) -> Index:
-            return (index[0], index[1] + k[0] - quotient(size - 1, 2), *index[2:])
-
-        squares = sum_over(
-            (size,), lambda k: x.element(around(k)) * x.element(around(k)), lambda k: in_bounds(around(k), x.shape)
-        )
-        return x.element(index) / call_function("Pow", bias + alpha / real_of(size) * squares, beta)
-
-    return SymbolicTensor(x.shape, at)
-
-
 def test_one_declaration_adds_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPERATORS, "LRN", Operator(local_response_normalization))
+    x, n = tensor("x", "N C H W"), integer("n")
+    mirrored = Rule("normalize_mirrored", op.LRN(-x, size=n), -op.LRN(x, size=n))
+    monkeypatch.delitem(OPERATORS, "LRN")
+    assert prove(mirrored).verdict is Verdict.UNKNOWN
+
+    monkeypatch.setitem(OPERATORS, "LRN", Operator(LRN))
     graph = onnx_io.load_model(parse("float[N,3,H,W] x", "y = LRN <size = 3> (x)")).graph
     (node,) = (node for _, node in graph.nodes() if not node.is_internal)
     assert [str(size) for size in (infer_shapes(NodeOperands(graph, node))[0] or ())] == ["N", "3", "H", "W"]
 
-    x, n = tensor("x", "N C H W"), integer("n")
-    assert prove(Rule("normalize_mirrored", op.LRN(-x, size=n), -op.LRN(x, size=n))).verdict is Verdict.PROVED
+    assert prove(mirrored).verdict is Verdict.PROVED
     wrong = prove(Rule("lose_normalization", op.LRN(x, size=3), op.Identity(x)))
     assert wrong.verdict is Verdict.REFUTED and wrong.counterexample, "an example is drawn and run"
 

@@ -289,6 +289,10 @@ ALLOWED = {
         "graphopt.operators.magnitude_analysis",
         "_CONSTANT_MAGNITUDES",
     ): "a cache: what was read of a tensor, as long as that lives",
+    (
+        "graphopt.operators.magnitude_analysis",
+        "_CONSTANT_SIGNS",
+    ): "a cache: what was read of a tensor, as long as that lives",
     ("graphopt.rewrite.passes", "_SAMPLES"): "a cache: what was read of a tensor, as long as that lives",
 }
 MUTATING = frozenset({"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reset"})

@@ -20,6 +20,7 @@ from graphopt.search.final_selection import FinalSelection
 from graphopt.search.model_tuner import Tuner, TuningResult
 from graphopt.search.race_series import RaceSeries
 from graphopt.search.search_cache import Choice, KnownResult
+from graphopt.search.search_report import GroupKind
 from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep_making import SweepMaker
 from tests.test_tune import DOUBLE, estimate, outcomes, tuner
@@ -272,6 +273,16 @@ def test_a_later_run_of_a_model_times_the_sweeps_that_the_first_found_promising(
     again, _ = tuned(1.0, sweeps={"sums": [DOUBLE]})
     assert first.graph.operator_counts() == again.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
     assert len(searched) == 1
+
+
+@pytest.mark.usefixtures("searched")
+def test_a_later_run_makes_a_sweep_whose_rules_were_skipped_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as skipping:
+        skipping.setattr(Tuner, "sweep_rules", lambda *_: [])
+        tuned(1.0, sweeps={"sums": [DOUBLE]})
+    _, result = tuned(1.0, sweeps={"sums": [DOUBLE]})
+    assert result.timing is not None
+    assert [(group.kind, group.rules) for group in result.timing.groups] == [(GroupKind.SWEEP, ("double_is_sum",))]
 
 
 @pytest.mark.parametrize(("names", "regions"), [(frozenset(), 0), (frozenset({"double_is_sum"}), 1)])

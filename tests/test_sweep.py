@@ -550,6 +550,18 @@ def test_mish_and_prelu_are_computed_by_vectorized_kernels() -> None:
     assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
+def test_softplus_elu_and_lrn_are_computed_by_vectorized_kernels() -> None:
+    body = "s = Softplus(x); e = Elu(s); f = Elu<alpha=0.5>(e); g = Selu(f); h = Celu<alpha=2.0>(g); "
+    body += "l = LRN<size=5, alpha=0.5>(h); y = LRN<size=3, alpha=0.25, bias=2.0>(l)"
+    given = parse("float[1,8,5,5] x", body, outputs="float[1,8,5,5] y", opset=20)
+    library = load_library()
+    kept = rules_beside_trades(library.rules, library.trades)
+    model, made = swept(given, library.sweeps["activations by vectorized kernels"], kept)
+    assert made is not None
+    assert not {"Softplus", "Elu", "Selu", "Celu", "LRN"} & set(model.graph.operator_counts())
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
 def wide_layers(rows: int, hidden: int, activation: str, spelling: str = "matmul") -> onnx.ModelProto:
     """Two products with an activation between them."""
     rng = np.random.default_rng(0)

@@ -160,7 +160,7 @@ class _RealEncoding:
         match factor:
             case Call("Exp", (x,)):
                 power = self._value(x)
-                yield from ((number > 1) == (power > 0), (number < 1) == (power < 0))
+                yield from ((number > 1) == (power > 0), (number < 1) == (power < 0), number >= 1 + power)
             case Call("Inverse", (x,)):
                 of = self._value(x)
                 yield z3.Or(of == 0, of * number == 1)

@@ -158,6 +158,8 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
             if app not in known and lookup_operator(app.op, app.domain).overflows_early
         ):
             peak = _peak(app, typings)
+            if _is_at_most_one(app):
+                continue
             if peak is None or not _is_used_as_softmax(app, peak, rule.right):
                 yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
         for app in (
@@ -176,12 +178,24 @@ def _exponentials(term: Term, typings: Sequence[Typing]) -> float:
     inside = [_exponentials(arg, typings) for arg in term.operands]
     facts = lookup_operator(term.op, term.domain)
     if facts.overflows_early:
-        return 0 if _peak(term, typings) is not None else 1
+        return 0 if _is_at_most_one(term) or _peak(term, typings) is not None else 1
     if facts.factor_count:
         return sum(inside) if facts.factor_count == 1 else facts.factor_count * max(inside)
     if facts.magnitude_effect is MagnitudeEffect.BOUNDED:
         return 0
     return max(inside, default=0)
+
+
+def _is_at_most_one(app: App) -> bool:
+    """Return whether it is the exponential of what is 0 or less, in floats, too."""
+    if app.op != "Exp" or any(part.domain for part in operator_applications(app)):
+        return False
+    match app.inputs:
+        case (App(op="Neg", inputs=(App(op="Abs"),)),):
+            return True
+        case (App(op="Clip", inputs=(_, None, Lit(int() | float() as bound))),):
+            return bound <= 0
+    return False
 
 
 def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
@@ -212,14 +226,16 @@ def _check_new_poles(app: App, known: Container[App], typings: Sequence[Typing])
         yield f"{app.op} tells apart what is rounded, and the left side does not compute {app}"
 
 
-_POLES_AT_ZERO = ("Div", "Reciprocal")
+_POLES_AT_ZERO = ("Div", "Reciprocal", "Log")
 
 
 def _exceeds_one(term: Term | None) -> bool:
-    """Return whether floats are 1 or more, of which a quotient is no pole: such a number plus a square."""
+    """Return whether floats are 1 or more, of which a quotient or logarithm is no pole: such a number plus a square or
+    an exponential."""
     match term:
-        case App(op="Add", inputs=(Lit(number), App(op="Mul", inputs=(one, other)))):
-            return isinstance(number, int | float) and number >= 1 and one == other
+        case App(op="Add", inputs=(Lit(int() | float() as number), more) | (more, Lit(int() | float() as number))):
+            is_square = isinstance(more, App) and more.op == "Mul" and len({*more.inputs}) == 1
+            return number >= 1 and (is_square or (isinstance(more, App) and more.op == "Exp"))
     return False
 
 

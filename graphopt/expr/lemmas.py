@@ -12,6 +12,7 @@ from math import inf, isqrt
 from typing import Any, TypeAlias
 
 from graphopt.base.dtype import MANTISSA_BITS, DType
+from graphopt.base.session import current_session
 from graphopt.expr.expressions import (
     ZERO,
     Call,
@@ -24,6 +25,7 @@ from graphopt.expr.expressions import (
     expr_of_factor,
     fold,
     reciprocal,
+    single_factor,
 )
 from graphopt.expr.integers import TRUE
 
@@ -50,7 +52,7 @@ def _is_negative(value: Expr) -> bool:
 
 
 def exp(x: Expr) -> Expr | None:
-    """exp(0) = 1, exp(a + b) = exp(a)·exp(b), exp(-a) = 1/exp(a)."""
+    """exp(0) = 1, exp(a + b) = exp(a)·exp(b), exp(-a) = 1/exp(a), exp(max(a, b)) = max(exp(a), exp(b))."""
     if not x.terms:
         return constant(1)
     if len(x.terms) > 1:
@@ -59,7 +61,12 @@ def exp(x: Expr) -> Expr | None:
             result = result * call_function("Exp", Expr((term,)))
         return result
     (term,) = x.terms
-    return reciprocal(call_function("Exp", -x)) if term.coefficient < 0 else None
+    if term.coefficient < 0:
+        return reciprocal(call_function("Exp", -x))
+    chosen = single_factor(x)
+    if not isinstance(chosen, Fold) or chosen.monoid == "prod" or not all(b.is_unconditional for b in chosen.branches):
+        return None
+    return fold(chosen.monoid, (replace(b, body=call_function("Exp", b.body)) for b in chosen.branches))
 
 
 def log(x: Expr) -> Expr | None:
@@ -68,7 +75,7 @@ def log(x: Expr) -> Expr | None:
     A sum has the factors that do not depend on what it runs over; where it is empty both sides are minus infinity.
     """
     if len(x.terms) != 1:
-        return None
+        return _softplus(x)
     (term,) = x.terms
     bound = {binder for binder, _ in term.binders}
     total, kept = ZERO, []
@@ -91,6 +98,20 @@ def log(x: Expr) -> Expr | None:
     return total + call_function("Log", rest)
 
 
+def _softplus(x: Expr) -> Expr | None:
+    """log(1 + exp(-a)) = log(1 + exp(a)) - a, log(1 + exp(|a|)) = log(1 + exp(a)) + (|a| - a) / 2 of finite a."""
+    alone = single_factor(x - constant(1))
+    if current_session().arithmetic is not None or not isinstance(alone, Call):
+        return None
+    match alone.function, tuple(map(single_factor, alone.args)):
+        case "Inverse", (Call("Exp", (a,)),):
+            return call_function("Log", constant(1) + call_function("Exp", a)) - a
+        case "Exp", (Call("Abs", (a,)) as magnitude,):
+            more = (expr_of_factor(magnitude) - a) * Fraction(1, 2)
+            return call_function("Log", constant(1) + call_function("Exp", a)) + more
+    return None
+
+
 def sqrt(x: Expr) -> Expr | None:
     """Return the root of a number that is a square, or of a fraction over one: √(p/q) = √(p·q) / q."""
     c = x.constant
@@ -103,7 +124,8 @@ def sqrt(x: Expr) -> Expr | None:
 
 
 def power(x: Expr, n: Expr) -> Expr | None:
-    """Small whole exponents are products, 1/2 is a root."""
+    """Small whole exponents are products, 1/2 is a root, 3/4 the root of a and its root: both need a that is not
+    negative."""
     c = n.constant
     if c is None or abs(c) > 4:
         return None
@@ -111,6 +133,8 @@ def power(x: Expr, n: Expr) -> Expr | None:
         return reciprocal(call_function("Pow", x, -c))
     if c == Fraction(1, 2):
         return call_function("Sqrt", x)
+    if c == Fraction(3, 4):
+        return call_function("Sqrt", x * call_function("Sqrt", x))
     if c.denominator != 1:
         return None
     result = constant(1)

@@ -135,17 +135,20 @@ class MagnitudeAnalysis:
         if seen < depth:
             node = graph[value.vertex]
             operator = lookup_operator(node.op, node.domain)
-            # with weights of either sign
             is_mixed = operator.is_sum_of_products and operator.magnitude_effect is MagnitudeEffect.MIXED
             if node.is_constant:
-                found = Sign.NONNEGATIVE if _holds_for_all_elements(graph, value, lambda x: x >= 0) else Sign.UNKNOWN
-                found |= Sign.NONZERO if _holds_for_all_elements(graph, value, lambda x: x != 0) else Sign.UNKNOWN
+                found = _constant_sign(node.data)
             elif operator.selects_elements:
                 found = self._value_sign(graph, node.inputs[0], depth - 1)
-            elif not (node.is_internal or value.output or is_mixed):
+            elif not (node.is_internal or value.output or (is_mixed and self._has_either_sign(graph, node, depth - 1))):
                 found, _ = self._node_sign(graph, node, depth - 1)
             self._signs[value] = depth, found
         return found
+
+    def _has_either_sign(self, graph: Graph, node: Node, depth: int) -> bool:
+        """Return whether some operand may have elements of either sign; weights, which mostly do, are asked last."""
+        operands = sorted(node.operands, key=lambda value: graph[value.vertex].is_constant)
+        return not all(self._value_sign(graph, value, depth) & Sign.NONNEGATIVE for value in operands)
 
     def _node_sign(self, graph: Graph, node: Node, depth: int) -> tuple[Sign, bool]:
         """Return the sign of a node's elements, as far as it is known, and whether they may be infinite."""
@@ -250,6 +253,22 @@ def _magnitude_effect(node: Node) -> MagnitudeEffect:
 def _is_float_value(graph: Graph, value: Value) -> bool:
     dtype = graph.dtype(value)
     return dtype.is_float or dtype is DType.UNDEFINED
+
+
+_CONSTANT_SIGNS: WeakKeyDictionary[Tensor, Sign] = WeakKeyDictionary()
+
+
+def _constant_sign(tensor: Tensor | None) -> Sign:
+    """Return the sign of a constant, read once."""
+    if tensor is None or not (tensor.dtype.is_float or tensor.dtype.is_integer) or tensor.size > MAX_MASK_ELEMENTS:
+        return Sign.UNKNOWN
+    known = _CONSTANT_SIGNS.get(tensor)
+    if known is None:
+        array = tensor.numpy()
+        known = Sign.NONNEGATIVE if bool(np.all(array >= 0)) else Sign.UNKNOWN
+        known |= Sign.NONZERO if bool(np.all(array != 0)) else Sign.UNKNOWN
+        _CONSTANT_SIGNS[tensor] = known
+    return known
 
 
 _CONSTANT_MAGNITUDES: WeakKeyDictionary[Tensor, Magnitude] = WeakKeyDictionary()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from graphopt.expr.expressions import Expr, Index, call_function, guard_expr
-from graphopt.expr.integers import ge, quotient
+from graphopt.expr.expressions import Expr, Index, call_function, guard_expr, integer_value
+from graphopt.expr.integers import Size, eq, ge, in_range, quotient, remainder
 from graphopt.expr.partial_calls import under_guard
 from graphopt.expr.symbolic_tensors import SymbolicTensor, sum_over, truth_condition
+from graphopt.operators.elementwise_ops import is_positive
 from graphopt.operators.op_context import ElementBody, OneOf, OpContext, SymbolicShape, UndefinedOperatorError
 from graphopt.operators.reduction_ops import elements_along, mean_over
 from graphopt.operators.shape_constraints import broadcast_element, divide_exactly, require_broadcast, require_shape
@@ -139,5 +140,35 @@ def LpNormalization(node: OpContext) -> SymbolicTensor:
         powers = sum_over(extents, lambda k: call_function("Abs", others(k)) if p == 1 else others(k) * others(k))
         with under_guard(is_something := truth_condition(call_function("NotZero", powers))):
             return guard_expr(is_something, element / (powers if p == 1 else call_function("Sqrt", powers)))
+
+    return SymbolicTensor(x.shape, at)
+
+
+def LRN(node: OpContext) -> SymbolicTensor:
+    """x / (bias + alpha / size · the sum of squares over so many channels, of which this is in the middle)^beta.
+
+    Runtimes take images alone, an odd number of channels, and positive numbers.
+    """
+    x = node.input(0)
+    if x.rank != 4:
+        raise UndefinedOperatorError(f"LRN of rank {x.rank}")
+    alpha, beta, bias = (node.real(name) for name in ("alpha", "beta", "bias"))
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        node.require(is_positive(value), f"{name} is positive")
+    size = node.integer("size", least=1)
+    node.require(eq(remainder(size, 2), 1), "the number of channels is odd")
+
+    def at(index: Index) -> Expr:
+        n, c, *place = index
+
+        def channel(k: Index) -> Size:
+            return c + k[0] - quotient(size, 2)
+
+        def square(k: Index) -> Expr:
+            element = x.element((n, channel(k), *place))
+            return element * element
+
+        squares = sum_over((size,), square, lambda k: in_range(channel(k), x.shape[1]))
+        return x.element(index) / call_function("Pow", bias + alpha / integer_value(size) * squares, beta)
 
     return SymbolicTensor(x.shape, at)

@@ -73,6 +73,7 @@ from graphopt.operators.movement_ops import (
     Trilu,
 )
 from graphopt.operators.normalization_ops import (
+    LRN,
     BatchNormalization,
     GroupNormalization,
     InstanceNormalization,
@@ -445,6 +446,12 @@ OPERATORS: dict[str, Operator] = {
     "GroupNormalization": normalization_op(GroupNormalization, cost=OperatorCost(60, passes=12)),
     "LpNormalization": mixing_op(
         LpNormalization, rounding_effect=RoundingEffect.DISCONTINUOUS, rounds_between_jumps=True
+    ),
+    "LRN": normalization_op(
+        LRN,
+        constant_effect=ConstantEffect.ADDED,
+        scalar_attributes=frozenset({"bias"}),
+        cost=OperatorCost(2500),
     ),
     "MeanVarianceNormalization": normalization_op(
         SchemaBody(denote), rounding_effect=RoundingEffect.DISCONTINUOUS, rounds_between_jumps=True

@@ -520,7 +520,8 @@ class Tuner:
 
         A later run of the same model makes those that this one found to be promising.
         """
-        key = cache_key("sweeps", self._model_digest, json.dumps(shapes, sort_keys=True), *self._search_conditions)
+        said = (json.dumps(shapes, sort_keys=True), json.dumps(self._sweep_digests))
+        key = cache_key("sweeps", self._model_digest, *said, *self._search_conditions)
         kept, found = search_cache.load_sweeps(self.cache, key), dict[str, tuple[float, Candidate]]()
         maker = self.sweep_maker
         try:

@@ -296,6 +296,11 @@ def is_infinite(d: Draw) -> Case:
     return Case([x], d.some(detect_negative=d.flag(), detect_positive=d.flag()))
 
 
+def response_normalization(d: Draw) -> Case:
+    drawn = d.some(alpha=d.random.uniform(0.1, 2), beta=d.choice(0.75, 0.5, 0.3, 2.0), bias=d.random.uniform(0.5, 2))
+    return Case([d.array(d.extent(), d.size(0, 6), d.extent(), d.extent())], {"size": d.choice(1, 3, 3, 5), **drawn})
+
+
 def mean_variance_normalization(d: Draw) -> Case:
     """More than one element is normalized: what is made of 0 / 0 is rounding."""
     if d.flag():
@@ -436,6 +441,7 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     "InstanceNormalization": instance_normalization,
     "GroupNormalization": group_normalization,
     "LpNormalization": lp_normalization,
+    "LRN": response_normalization,
     "MeanVarianceNormalization": mean_variance_normalization,
     "NegativeLogLikelihoodLoss": loss,
     "SoftmaxCrossEntropyLoss": entropy,
@@ -449,7 +455,7 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
 SYMBOLS = frozenset(
     (
         *("strides", "dilations", "pads", "kernel_shape", "output_padding", "output_shape", "group", "num_groups"),
-        *("blocksize", "k", "num_heads", "q_num_heads", "kv_num_heads", "rotary_embedding_dim"),
+        *("blocksize", "size", "k", "num_heads", "q_num_heads", "kv_num_heads", "rotary_embedding_dim"),
         *("left_window_size", "right_window_size"),
     )
 )
@@ -520,10 +526,10 @@ def as_it_runs(name: str, case: Case) -> Case:
 DEPARTS: Mapping[str, frozenset[str]] = {
     # the order of what is not to be sorted, indices that are no whole numbers, the lengths of sequences,
     # dilations without pads, ceil_mode and SAME of pools, the rank of a global one, groups of a transposed convolution
-    # and of a quantized one, halves beside an odd zero point
+    # and of a quantized one, halves beside an odd zero point, channels beyond as many as there are images
     "reference": frozenset(
         {"MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "ConvTranspose", "TopK", "OneHot", "LSTM", "GRU", "RNN"}
-        | {"QLinearConv", "QLinearMatMul"}
+        | {"QLinearConv", "QLinearMatMul", "LRN"}
     ),
     "runtime": frozenset(),
 }

@@ -33,6 +33,10 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     "Of what is proved all types are known; inference, which may not know one, asks for no sum.": [
         "quantization_ops._max_distance: not x.dtype.is_integer -> False",
     ],
+    "0 is even, and an even number of channels is refused; a number is odd where its remainder by 2 is at least 1.": [
+        "normalization_ops.LRN: 1 -> (0)",
+        "normalization_ops.LRN: eq -> ge",
+    ],
     "A cap is not negative, which was refused before.": [
         "attention_ops._soft_cap: is_nonzero -> is_positive",
     ],

@@ -14,7 +14,7 @@ REFUSE = (
     *("Add", "Where", "PRelu", "MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "DepthToSpace", "SpaceToDepth"),
     *("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization"),
     *("Attention", "RotaryEmbedding", "Reshape", "Squeeze", "Expand", "Concat", "Split", "Gather", "Pad", "Resize"),
-    *("LSTM", "GRU", "RNN"),
+    *("LRN", "LSTM", "GRU", "RNN"),
 )
 """Operators that do not take every size or number."""
 
@@ -141,6 +141,9 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("GroupNormalization", Case([of(2, 3, 2), of(3), of(3)], {"num_groups": n})) for n in (2, 4)),
     ("GroupNormalization", Case([of(1, 4, 2), of(2), of(4)], {"num_groups": 2})),
     ("LpNormalization", Case([of(2, 3)], {"p": 3})),
+    *(("LRN", Case([of(1, 4, 2, 2)], {"size": size})) for size in (-1, 0, 2)),
+    *(("LRN", Case([of(*shape)], {"size": 3})) for shape in ((1, 4, 2), (1, 4, 2, 2, 2))),
+    *(("LRN", Case([of(1, 4, 2, 2)], {"size": 3, name: 0.0})) for name in ("alpha", "beta")),
     *(("Resize", Case([of(2, 2), None, None, sizes], {"mode": "nearest"})) for sizes in ((2,), (2, 2, 2))),
     ("Resize", Case([of(2, 2), None, None, (2, 2)], {"axes": [0, 0]})),
     ("Resize", Case([of(2, 2), None, None, (0, 2)])),

@@ -385,6 +385,11 @@ EQUIVALENT = (
     ("part_transposed_.*", ".*number changed: Transpose perm", "a permutation of two axes is its own inverse"),
     ("part_fused_residual_conv_relu", ".*condition dropped: sizes", "the operator's definition asks for it"),
     (
+        "replace_lrn.*_with_convolution",
+        "REAL condition dropped: size",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    (
         "replace_conv3d_of_._frames_with_conv2d",
         "REAL (another operator: (item.pads, 3.|item.*[*] 0 becomes)|number changed: Pad.Slice.w)",
         "a Slice cuts off what is behind the last frame, nothing is as little less as more, and zeros add nothing",

@@ -50,12 +50,14 @@ ARGUMENTS = (
     ),
     *(call_function("Log", call_function("Exp", x) * call_function("Abs", y)), PARTS, 1 / PARTS),
     *(call_function("Log", call_function("Exp", v) + 1) for v in (x, -x, x + y)),
+    *(call_function("Exp", v) + 1 for v in (x, -x, call_function("Abs", x), -call_function("Abs", x))),
+    *(fold(kind, [FoldBranch((), TRUE, v) for v in (x, y * 2, constant(0))]) for kind in ("max", "min")),
 )
 
 
 def exponents(base: Expr) -> tuple[tuple[Expr, ...], ...]:
-    powers = ((constant(2),), (constant(3),), (constant(0.5),), (constant(-1),), (constant(-2),))
-    return powers if base.constant != 0 else powers[:3]
+    powers = ((constant(2),), (constant(3),), (constant(0.5),), (constant(0.75),), (constant(-1),), (constant(-2),))
+    return powers if base.constant != 0 else powers[:4]
 
 
 DRAWN = np.random.default_rng(7).normal(size=(4, 2)).tolist()
