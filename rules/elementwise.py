@@ -369,7 +369,7 @@ TRADES = (
     Rule(
         "replace_pow_by_two_roots",
         op.Pow(x, 0.75),
-        op.Sqrt(x * op.Sqrt(x)),
+        op.Sqrt(x) * op.Sqrt(op.Sqrt(x)),
         when=is_float,
         why="ONNX Runtime computes two square roots and a product some five times faster than a power.",
     ),

@@ -10,6 +10,7 @@ Softplus calls the C library for each element, 11 ns and more, where Sigmoid tak
 and Log 1.8. Elu and its kin take 2, and LRN takes 26.
 """
 
+from graphopt.base.dtype import DType
 from graphopt.rule import App, Rule, Term, fn, integer, integers, op, real, tensor
 from graphopt.rules import activation
 
@@ -185,7 +186,8 @@ def band(value: Term, reach: Term) -> App:
 def divide_by_norm(bias: float) -> App:
     """Divide images by the power of 3/4 of what squares make."""
     base = op.Conv(photo * photo, band(fn.truediv(alpha, window), window // 2), op.Expand(bias, fn.sizes("C")))
-    return photo / op.Sqrt(base * op.Sqrt(base))
+    root = op.Sqrt(base)
+    return photo / (root * op.Sqrt(root))
 
 
 LRN = tuple(
@@ -193,7 +195,7 @@ LRN = tuple(
         f"replace_lrn{suffix}_with_convolution",
         op.LRN(photo, size=window, alpha=alpha, bias=bias),
         divide_by_norm(bias),
-        when=fn.lt(0, fn.sizes("C H W")),
+        when=(fn.eq(fn.dtype(photo), int(DType.FLOAT)), fn.lt(0, fn.sizes("C H W"))),  # squares overflow in float16
         pays=fn.size("C") <= 512,
         why="The kernel of LRN raises one element after the other to a power, and roots are of several at once.",
     )

@@ -59,6 +59,7 @@ def holder(body: str, weights: Weights, name: str = "y") -> tuple[Graph, Value]:
         ("y = Mul(x, x); i = IsInf(y); n = Not(i)", {}),
         ("y = MatMul(x, w)", {"w": np.full((4, 2), -np.inf, np.float32)}),
         ("q = Mul(x, x); p = MatMul(q, w); y = Log(p)", {"w": np.eye(4, dtype=np.float32)}),
+        ("e = Exp(x); p = MatMul(e, w); y = Log(p)", {"w": np.ones((4, 2), np.float32)}),
         (
             "q = Mul(x, x); p = MatMul(q, w); e = Add(p, n); y = Log(e)",
             {"w": -np.eye(4, dtype=np.float32), "n": scalar(1)},

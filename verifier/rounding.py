@@ -157,9 +157,9 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
             for app in operator_applications(right)
             if app not in known and lookup_operator(app.op, app.domain).overflows_early
         ):
-            peak = _peak(app, typings)
             if _is_at_most_one(app):
                 continue
+            peak = _peak(app, typings)
             if peak is None or not _is_used_as_softmax(app, peak, rule.right):
                 yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
         for app in (

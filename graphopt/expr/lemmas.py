@@ -124,7 +124,7 @@ def sqrt(x: Expr) -> Expr | None:
 
 
 def power(x: Expr, n: Expr) -> Expr | None:
-    """Small whole exponents are products, 1/2 is a root, 3/4 the root of a and its root: both need a that is not
+    """Small whole exponents are products, 1/2 is a root, 3/4 a root times its own root: both need a number that is not
     negative."""
     c = n.constant
     if c is None or abs(c) > 4:
@@ -134,7 +134,8 @@ def power(x: Expr, n: Expr) -> Expr | None:
     if c == Fraction(1, 2):
         return call_function("Sqrt", x)
     if c == Fraction(3, 4):
-        return call_function("Sqrt", x * call_function("Sqrt", x))
+        root = call_function("Sqrt", x)
+        return root * call_function("Sqrt", root)
     if c.denominator != 1:
         return None
     result = constant(1)

@@ -135,18 +135,20 @@ class MagnitudeAnalysis:
         if seen < depth:
             node = graph[value.vertex]
             operator = lookup_operator(node.op, node.domain)
-            is_mixed = operator.is_sum_of_products and operator.magnitude_effect is MagnitudeEffect.MIXED
             if node.is_constant:
                 found = _constant_sign(node.data)
             elif operator.selects_elements:
                 found = self._value_sign(graph, node.inputs[0], depth - 1)
-            elif not (node.is_internal or value.output or (is_mixed and self._has_either_sign(graph, node, depth - 1))):
+            elif not (node.is_internal or value.output or self._may_cancel(graph, node, depth - 1)):
                 found, _ = self._node_sign(graph, node, depth - 1)
             self._signs[value] = depth, found
         return found
 
-    def _has_either_sign(self, graph: Graph, node: Node, depth: int) -> bool:
-        """Return whether some operand may have elements of either sign; weights, which mostly do, are asked last."""
+    def _may_cancel(self, graph: Graph, node: Node, depth: int) -> bool:
+        """Return whether a node sums up products of either sign, for all that is known of its operands; weights, which
+        mostly have both, are asked last."""
+        if not _sums_up_products(node):
+            return False
         operands = sorted(node.operands, key=lambda value: graph[value.vertex].is_constant)
         return not all(self._value_sign(graph, value, depth) & Sign.NONNEGATIVE for value in operands)
 
@@ -156,6 +158,11 @@ class MagnitudeAnalysis:
         if question is None:
             return Sign.UNKNOWN, True
         given = tuple(self._value_sign(graph, value, depth) for value in node.inputs)
+        if _sums_up_products(node):  # of small numbers these vanish, so that only what is constant and added is not 0
+            given = tuple(
+                sign if value is not None and graph[value.vertex].is_constant else sign & ~Sign.NONZERO
+                for value, sign in zip(node.inputs, given, strict=True)
+            )
         return infer_sign(question, given, tuple(map(node.inputs.index, node.inputs)))
 
     def _operand_magnitude(self, graph: Graph, value: Value) -> Magnitude:
@@ -253,6 +260,12 @@ def _magnitude_effect(node: Node) -> MagnitudeEffect:
 def _is_float_value(graph: Graph, value: Value) -> bool:
     dtype = graph.dtype(value)
     return dtype.is_float or dtype is DType.UNDEFINED
+
+
+def _sums_up_products(node: Node) -> bool:
+    """Return whether a node is a product of matrices, a convolution or their like."""
+    operator = lookup_operator(node.op, node.domain)
+    return operator.is_sum_of_products and operator.magnitude_effect is MagnitudeEffect.MIXED
 
 
 _CONSTANT_SIGNS: WeakKeyDictionary[Tensor, Sign] = WeakKeyDictionary()
