@@ -320,6 +320,34 @@ class SpeechEnhancer(nn.Module):
         return y
 
 
+class TextRecognizer(nn.Module):
+    """Letters of a line of text, as CRNN reads them (arXiv 1507.05717): convolutions, then LSTMs in both directions."""
+
+    def __init__(self, letters: int = 97, width: int = 256) -> None:
+        super().__init__()
+        self.image = nn.Sequential(
+            conv(1, 64, 3, act=nn.ReLU()),
+            nn.MaxPool2d(2),
+            conv(64, 128, 3, act=nn.ReLU()),
+            nn.MaxPool2d(2),
+            conv(128, 256, 3, act=nn.ReLU()),
+            conv(256, 256, 3, act=nn.ReLU()),
+            nn.MaxPool2d((2, 1)),
+            conv(256, 512, 3, act=nn.ReLU()),
+            conv(512, 512, 3, act=nn.ReLU()),
+            nn.MaxPool2d((2, 1)),
+            nn.Conv2d(512, 512, (2, 1)),
+            nn.ReLU(),
+        )
+        self.lines = nn.LSTM(512, width, num_layers=2, bidirectional=True, batch_first=True)
+        self.letters = nn.Linear(2 * width, letters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        columns = self.image(x).squeeze(2).transpose(1, 2)
+        y: Tensor = self.letters(self.lines(columns)[0])
+        return y
+
+
 class Step(nn.Module):
     """One token of a text model behind a cache: keys and values of its layers are given, and returned longer.
 
