@@ -15,7 +15,7 @@ from graphopt.runtime.bench import prepare_models
 from graphopt.runtime.oracle import RunnableModel
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import RaceOutcome
-from graphopt.search.search_report import format_speedup
+from graphopt.search.search_report import format_result_speedup, format_speedup
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,13 @@ def _timed_over(first: Attempt, attempt: Attempt, outcome: RaceOutcome) -> Attem
     """Return an attempt with its speedup over the original as it runs with another's provider."""
     timing, own = attempt.tuned.timing, attempt.tuning.setting.provider
     assert timing is not None, "what was not timed does not race"
-    there = f"with {own} it is {format_speedup(timing.speedup)} as the original" if timing.speedup else ""
+    there = f"with {own} it is {format_result_speedup(timing)}" if timing.speedup else ""
     timed = replace(
         timing,
         original_provider=first.tuning.setting.provider_name,
         speedup=outcome.speedup,
         latencies=outcome.latencies,
+        is_of_other_weights=False,
         simplified=None,
         untimed="",
     )

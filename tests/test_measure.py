@@ -251,7 +251,9 @@ def test_rounds_end_early_when_the_ratios_are_certain() -> None:
     [
         ((1.0, 1.0, 0.9), 0.01, 8),
         ((1.0, 0.9), 0.01, 8),
-        ((1.0, 1.0, 1.2), 0.01, 8),
+        ((1.0, 1.0, 1.2), 0.01, 15),
+        ((1.0, 1.0, 1.2, 0.9), 0.01, 8),
+        ((1.0, 1.2), 0.01, 8),
         ((1.0, 1.0, 0.97), 0.01, 15),
         ((1.0, 0.9, 0.9), 0.01, 15),
         ((1.0, 0.9, 0.8, 0.89), 0.01, 15),
@@ -261,7 +263,8 @@ def test_rounds_end_early_when_the_ratios_are_certain() -> None:
 def test_rounds_end_early_where_each_shows_a_difference_and_they_agree(
     seconds: tuple[float, ...], noise: float, rounds: int
 ) -> None:
-    """Rivals are compared with the simplified model, which is the second run; without others it is itself the rival."""
+    """Rivals are compared with the simplified model, which is the second run; without others it is itself the rival,
+    and where none of them wins it has to be told."""
     clock = Clock()
     runs = [jittering(clock, each, noise, place) for place, each in enumerate(seconds)]
     clear = ClearDifference(0.05, has_floor=True)

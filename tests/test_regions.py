@@ -416,7 +416,10 @@ def test_indices_matter_to_speed_and_whatever_follows_from_values() -> None:
     first, same, other = (speed(gathered, i=np.array(indices)) for indices in ([0] * 400, [0] * 400, [1] * 400))
     assert first == same != other
     assert first is not None and other is not None
-    assert speed("i = NonZero(x); y = Cast<to = 1>(i)", "float[2,n] y") is None
+    for found in ("i = NonZero(x); y = Cast<to = 1>(i)", "i = NonZero(x); y = Cast<to = 1>(i); z = Exp(y)"):
+        assert speed(found, f"float[2,n] {found[found.rindex(';') + 2]}") is None, "whether it is named or not"
+    assert speed("y = Exp(x)") is not None
+    assert speed("y = custom.Exp(x)") is None, "of which nothing is known"
     branches = """
         c = ReduceMax<keepdims = 0>(x); b = Cast<to = 9>(c)
         y = If(b) <then_branch = t () => (float[2,4] p) { p = Exp(x) },

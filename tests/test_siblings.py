@@ -12,13 +12,14 @@ import onnx
 import pytest
 
 from graphopt.io import onnx_io
-from graphopt.report.report import format_device
+from graphopt.report.report import format_search, format_speed
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.search import model_tuner, search_cache
 from graphopt.search.explore import Exploration, explore_regions
 from graphopt.search.final_selection import FinalSelection
 from graphopt.search.model_tuner import Tuner, TuningResult
 from graphopt.search.race_series import RaceSeries
+from graphopt.search.recipe_recording import record_recipe
 from graphopt.search.search_cache import Choice, KnownResult
 from graphopt.search.search_report import GroupKind
 from graphopt.search.stopping import StopReason, TimeBudget
@@ -78,7 +79,7 @@ def test_what_was_chosen_for_a_sibling_is_taken_without_a_search(
         (group,) = result.timing.groups
         assert (group.rules, group.is_taken) == (("double_is_sum",), True)
     assert second[1].timing is not None
-    assert second[1].timing.stop == StopReason.KNOWN
+    assert (second[1].timing.stop == StopReason.KNOWN) is (value == TINY)
 
 
 def test_a_sibling_has_the_result_of_the_first_and_is_not_timed(
@@ -90,9 +91,22 @@ def test_a_sibling_has_the_result_of_the_first_and_is_not_timed(
     assert len(searched) == 1
     assert model.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
     assert first.timing is not None
-    assert second.timing == replace(first.timing, stop=StopReason.KNOWN, is_of_other_weights=True)
-    assert format_device(second.timing).endswith(", with other weights")
-    assert second.notes[-1].startswith("what was measured is of a model with other weights")
+    assert second.timing == replace(first.timing, is_of_other_weights=True)
+    assert "as the original, measured with other weights; " in format_speed(second.timing, is_changed=True)
+    assert format_search(second.timing) == f"of a model with other weights: {format_search(first.timing)}"
+    assert second.notes[-1].startswith("the speed was measured on a model that differs in its weights alone")
+
+
+@pytest.mark.usefixtures("searched")
+def test_a_recipe_tells_no_speed_that_was_measured_with_other_weights() -> None:
+    told = []
+    for value in (1.0, 3.0):
+        made, _, found = tuner(weighted(value))
+        made.keep_result(found)
+        told.append(record_recipe(made, found, {}))
+    assert told[0].speedup is not None
+    assert told[1].speedup is None
+    assert [len(each.finds) for each in told] == [1, 1]
 
 
 @pytest.mark.parametrize("values", [(1.0, TINY), (TINY, 1.0)])
@@ -121,7 +135,7 @@ def test_a_model_that_was_searched_itself_takes_its_own_result(searched: list[fl
 def test_a_later_run_repeats_the_result_and_the_report_without_opening_the_model(
     searched: list[float], monkeypatch: pytest.MonkeyPatch, sweeps: dict[str, list[Any]], value: float
 ) -> None:
-    """That of the sibling, too, which had what was chosen for the first model."""
+    """That of a sibling that was timed, too, which had what was chosen for the first model."""
     tuned(1.0, sweeps=sweeps)
     first, was = tuned(value, sweeps=sweeps)
     count = len(searched)

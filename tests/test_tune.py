@@ -272,7 +272,7 @@ def swept(*names: str, gain: float) -> Measurement:
 
 
 def groups(alone: Sequence[Measurement], best: Measurement, *raced: Measurement) -> list[RewriteGroup]:
-    return list(sweep_groups(alone, measured(None, None), best, raced, TimingPolicy()))
+    return list(sweep_groups(alone, measured(None, None), best, raced, TimingPolicy(), {}))
 
 
 def test_what_a_sweep_saves_is_measured() -> None:
@@ -288,7 +288,7 @@ def test_what_a_sweep_saves_is_measured() -> None:
     [
         (0.98, [], "that is no gain that a race would show"),
         (1.3, [], "no time was left to time it"),
-        (1.3, ["other"], "beside what was taken it promises no more"),
+        (1.3, ["other"], "what was taken won before it was raced"),
     ],
 )
 def test_a_sweep_that_only_kernels_tell_of_says_what_they_promise(estimate: float, others: list[str], why: str) -> None:

@@ -32,6 +32,7 @@ from graphopt.search.search_report import (
     MemoryOutcome,
     RewriteGroup,
     SearchTiming,
+    format_result_speedup,
     format_speedup,
     why_no_gain,
 )
@@ -573,21 +574,20 @@ def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
         return f"not measured: chosen by an estimate for {where}"
     if ratio is None:
         return timing.untimed or "not timed" if is_changed else "the original, as it was"
-    original = f"the original with {timing.original_provider}" if timing.original_provider else "the original"
-    numbers = f"{format_speedup(ratio)} as {original}; {where}"
+    numbers = f"{format_result_speedup(timing)}; {where}"
     return numbers if timing.is_gain else f"no gain: {numbers}"
 
 
 def format_device(timing: SearchTiming) -> str:
-    """Return `CPUExecutionProvider, 2 threads`, where a result was timed, and whether it had other weights."""
-    weights = ", with other weights" * timing.is_of_other_weights
-    return f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}{weights}"
+    """Return `CPUExecutionProvider, 2 threads`, where a result was timed."""
+    return f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
 
 
 def format_search(timing: SearchTiming) -> str:
     """Say how much was searched, why it ended, and what the check took of its time."""
     refused = f"; {timing.refused_seconds:.1f} s of the --seconds went into searches that the check refused"
-    return f"{_format_course(timing)}{refused * (timing.refused_seconds >= 0.05)}"
+    other = "of a model with other weights: " * timing.is_of_other_weights
+    return f"{other}{_format_course(timing)}{refused * (timing.refused_seconds >= 0.05)}"
 
 
 def _format_course(timing: SearchTiming) -> str:

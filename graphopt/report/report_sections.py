@@ -36,6 +36,7 @@ from graphopt.search.search_report import (
     RewriteGroup,
     SearchTiming,
     VersionRace,
+    format_result_speedup,
     format_speedup,
     why_no_gain,
 )
@@ -64,7 +65,7 @@ def _speed_clause(timing: SearchTiming | None, *, is_changed: bool) -> str:
     if timing.speedup is None:
         said = format_speed(timing, is_changed=is_changed)
         return f"{said[:1].upper()}{said[1:]}" if timing.could_be_timed else "Not timed"
-    return f"{'' if timing.is_gain else 'No gain: '}{format_speedup(timing.speedup)} as the original"
+    return f"{'' if timing.is_gain else 'No gain: '}{format_result_speedup(timing)}"
 
 
 def _check_clause(found: ModelComparison | None) -> str:
@@ -102,7 +103,7 @@ def _speed_cards(timing: SearchTiming | None) -> Iterator[tuple[str, str, str]]:
     if timing is None or timing.speedup is None:
         yield "not timed", "speed", "no search was asked for" if timing is None else _untimed_reason(timing)
         return
-    where = format_device(timing)
+    where = format_device(timing) + ", measured with other weights" * timing.is_of_other_weights
     reason = why_no_gain(timing.speedup, TimingPolicy())
     note = f"no gain: {reason}; {where}" if reason else where
     speedup = timing.speedup

@@ -25,7 +25,8 @@ from graphopt.ir.types import TensorType, Type
 from graphopt.operators.fixed_sizes import substitute_in_type
 from graphopt.operators.inference import infer_graph
 from graphopt.operators.magnitude_analysis import Magnitude, is_finiteness_observed, may_have_magnitude
-from graphopt.operators.node_facts import get_default_attribute
+from graphopt.operators.node_facts import get_default_attribute, operator_of_node
+from graphopt.operators.operator_classes import UNKNOWN_OPERATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,32 +369,42 @@ def _weight_tensors(graph: Graph) -> Iterator[Tensor]:
 def speed_digest(graph: Graph) -> str | None:
     """Identify all that decides how long a graph takes, where that does not depend on the values of weights: else None.
 
-    It does where sizes follow from values, where there are bodies, which may run as often as values say, and where
-    weights are so small that results may be denormal, of which kernels are slow. Wider integers count by value, as
-    they may be indices.
+    It does where sizes follow from values; where there are bodies, which may run as often as values say; where nothing
+    is known of an operator; and where weights are so small that results may be denormal, which makes kernels slow.
+    Wider integers count by value, as they may be indices.
     """
     nodes = [graph[vertex] for vertex in canonical_order(graph)]
-    if any(node.has_bodies or not _has_known_sizes(node) for node in nodes):
+    given = frozenset(_atoms_of(type_ for vertex in graph.inputs for type_ in graph[vertex].types))
+    if any(node.has_bodies or not _has_sizes_of(given, node) for node in nodes):
+        return None
+    if any(operator_of_node(node) is UNKNOWN_OPERATOR for node in nodes if not node.is_internal):
         return None
     if any(map(_has_tiny_numbers, _weight_tensors(graph))):
         return None
     return graph_digest(graph, _describe_all_but_weights)
 
 
-def _has_known_sizes(node: Node) -> bool:
-    """Return whether all values of a node are tensors, with no dim of which nothing is known."""
+def _has_sizes_of(given: Collection[NamedAtom | UnknownAtom], node: Node) -> bool:
+    """Return whether all values of a node are tensors of known sizes, or of such as follow from those that are given;
+    a size that a model names otherwise may follow from values."""
     made = [type_ for name, type_ in zip(node.names, node.types, strict=True) if name]
-    return all(
-        isinstance(type_, TensorType)
-        and type_.shape is not None
-        and not any(isinstance(dim, SymbolicDim) and dim.has_unknown for dim in type_.shape)
-        for type_ in made
-    )
+    is_known = all(isinstance(type_, TensorType) and type_.shape is not None for type_ in made)
+    return is_known and all(atom in given for atom in _atoms_of(made))
+
+
+def _atoms_of(types: Iterable[Type | None]) -> list[NamedAtom | UnknownAtom]:
+    """Return the atoms of all sizes in some types, however deep."""
+    found: list[NamedAtom | UnknownAtom] = []
+    for type_ in types:
+        for dim in _dims(type_):
+            replace_dim_atoms(dim, found.append)
+    return found
 
 
 def _has_tiny_numbers(tensor: Tensor) -> bool:
-    """Return whether numbers are so small that a product with them may be denormal; those of half precision are not,
-    for the CPU computes with them in single precision."""
+    """Return whether numbers are so small that a product with them may be denormal. In half precision many are, but
+    ONNX Runtime's kernels for x86 compute with them in single precision, and other processors are not slow with them.
+    """
     if tensor.dtype not in _LEAST_BITS:
         return False
     kind, least = _LEAST_BITS[tensor.dtype]

@@ -47,11 +47,14 @@ class PredictedGain(NamedTuple):
 
         Args:
             least: part of the time.
-            added_error: standard deviation of that part, beside the error of the kernels' times; above 0.
+            added_error: standard deviation of that part, beside the error of the kernels' times.
         """
-        whole = max(self.whole, 1e-9)
-        error = math.hypot(self.error / whole, added_error)
-        excess, usual = self.saved / whole - least, NormalDist()
+        if not self.whole:
+            return 0.0
+        excess, error = self.saved / self.whole - least, math.hypot(self.error / self.whole, added_error)
+        if not error:
+            return max(excess, 0.0)
+        usual = NormalDist()
         return excess * usual.cdf(excess / error) + error * usual.pdf(excess / error)
 
 

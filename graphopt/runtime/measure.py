@@ -461,7 +461,10 @@ class FastestRun:
 @dataclass(frozen=True, slots=True)
 class ClearDifference:
     """Goes on until each rival was faster in all rounds than what it is to replace, or slower, by more than a margin,
-    and rounds agree to within the margin: kernels, which are looked at when all are run, need no more of them."""
+    and rounds agree to within the margin: kernels, which are looked at when all are run, need no more of them.
+
+    That whole runs end a race does not make a gain of what is none: kernels tell it, and of a copy these are equal.
+    """
 
     margin: float
     has_floor: bool
@@ -470,13 +473,22 @@ class ClearDifference:
 
     def __call__(self, found: Sequence[TimingSamples]) -> Collection[int]:
         """Return all runs, or none."""
-        base, *rivals = found[1:] if self.has_floor and len(found) > 2 else found
-        return () if all(self._is_clear(base, rival) for rival in rivals) else range(len(found))
+        is_beside_floor = self.has_floor and len(found) > 2
+        base, *rivals = found[1:] if is_beside_floor else found
+        verdicts = [self._clear_verdict(base, rival) for rival in rivals]
+        has_end = TimingVerdict.SAME not in verdicts
+        if is_beside_floor:  # if none wins, it is the floor that has to be told
+            has_end &= TimingVerdict.FASTER in verdicts
+        return () if has_end else range(len(found))
 
-    def _is_clear(self, base: TimingSamples, rival: TimingSamples) -> bool:
+    def _clear_verdict(self, base: TimingSamples, rival: TimingSamples) -> TimingVerdict:
         ratios = [before / after for before, after in zip(base.seconds, rival.seconds, strict=True)]
         least, most, margin = min(ratios), max(ratios), 1 + self.margin
-        return most < margin * least and (least > margin or most * margin < 1)
+        if most >= margin * least:
+            return TimingVerdict.SAME
+        if least > margin:
+            return TimingVerdict.FASTER
+        return TimingVerdict.SLOWER if most * margin < 1 else TimingVerdict.SAME
 
 
 def _running(found: Sequence[TimingSamples]) -> list[int]:

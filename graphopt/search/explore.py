@@ -92,12 +92,12 @@ class _SearchState:
     estimate: float
     """Estimated cost, as a multiple of the region's."""
     digest: str
+    predicted_gains: Sequence[PredictedGain] = ()
+    """Gains over the region at each set of sizes, as they are predicted; none of the region itself."""
     unpaid_move: _UnpaidMove | None = None
     """Last move, if it did not pay."""
     cached_graph: Graph | None = None
     """The graph, or None to be made anew: many of them would fill the memory."""
-    predictions: Sequence[PredictedGain] | None = None
-    """Predicted gains over the region at each set of sizes; None where nobody asked yet."""
     speedup: Speedup | None = None
 
     def rank(self, noise: float) -> tuple[int, int, float]:
@@ -314,12 +314,14 @@ class _RegionSolver:
         if identity in self.seen:
             return
         self.seen.add(identity)
-        seconds = map(self.cost.estimate_seconds, self._static_graphs(graph))
+        static = self._static_graphs(graph)
+        seconds = map(self.cost.estimate_seconds, static)
         estimate = _geometric_mean([known / dear for known, dear in zip(seconds, self.dear, strict=True)])
         if estimate <= self.policy.slack:
             debt = None if estimate < state.estimate else _UnpaidMove.from_steps(move, steps)
             kind = tuple(sorted(graph.operator_counts().items()))
-            child = _SearchState(state.start, (*state.moves, move), kind, estimate, identity, debt, graph)
+            gains = [*map(self.cost.predict_gain, self.region.static_graphs, static)]
+            child = _SearchState(state.start, (*state.moves, move), kind, estimate, identity, gains, debt, graph)
             self.frontier.push(child)
             self.pool.append(child)
             self.holding.append(child)
@@ -363,11 +365,8 @@ class _RegionSolver:
 
     def _is_worth_measuring(self, state: _SearchState) -> bool:
         """Return whether a graph is expected to save something of the model's time, beyond the best one known."""
-        if state.predictions is None:
-            pairs = zip(self.region.static_graphs, self._static_graphs(self._graph_of(state)), strict=True)
-            state.predictions = [self.cost.predict_gain(before, after) for before, after in pairs]
         saved, error = 1 - 1 / _known_speedup(self.best), self.policy.fusion_error
-        improvement = fmean(each.expected_improvement(saved, error) for each in state.predictions)
+        improvement = fmean(each.expected_improvement(saved, error) for each in state.predicted_gains)
         return self.share * improvement >= self.policy.least_improvement
 
 

@@ -138,7 +138,8 @@ class TuningResult:
     memory: MemoryOutcome | None = None
     """Memory that the candidate takes; None where it was not measured."""
     lasting_choice: Choice | None = None
-    """The choice that later runs of the model repeat if the check passes; None where it is not to bind them."""
+    """The choice that later runs repeat if the check passes, of this model and of others that differ in their weights
+    alone; None where it is not to bind them."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,7 @@ class Tuner:
     def _sibling_result_key(self) -> str | None:
         """Return the key of what is chosen for all models that differ from this one in their weights alone; None where
         these decide how long it takes."""
-        digest = weightless_digest(self.model)
+        digest = weightless_digest(self.model, self.simplified)
         return None if digest is None else self._result_key_of(digest)
 
     def _result_key_of(self, model: str) -> str:
@@ -307,7 +308,7 @@ class Tuner:
         known = None if key is None else search_cache.load_known_result(self.cache, key)
         if known is None:
             return None
-        note = "what was measured is of a model with other weights and else the same; --fresh measures this one"
+        note = "the speed was measured on a model that differs in its weights alone; --fresh measures this one"
         return self._repeat(replace(known, timing=known.timing.of_other_weights), budget, note)
 
     def _repeat(self, known: KnownResult, budget: TimeBudget, note: str) -> TuningResult | None:

@@ -159,8 +159,8 @@ class SearchPolicy:
     """Fewest and most rounds."""
     profiled_rounds: tuple[int, int] = (8, 15)
     """The same where kernels are timed: at the end alone one looks at these, and then fewer tell something. Of 15
-    ratios the interval leaves out two at each end; where that is too wide, the second race has as many. Fewer than
-    these are run where each of them shows a difference beyond the `session_margin`."""
+    ratios the interval leaves out two at each end; where that is too wide, the second race has as many. A race ends
+    before where the whole runs of each round show a difference beyond the `session_margin`."""
     session_seconds: float = 3.0
     """Seconds for which one session is timed in a race, at most."""
     brief_session_seconds: float = 0.5

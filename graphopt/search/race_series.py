@@ -573,10 +573,12 @@ def model_digest(model: onnx_io.LoadedModel) -> str:
     return cache_key(graph_digest(model.graph), weights_digest(model.graph), model.functions_digest)
 
 
-def weightless_digest(model: onnx_io.LoadedModel) -> str | None:
-    """Identify all of a model that decides how fast it is, where the values of its weights do not; else None."""
-    digest = speed_digest(model.graph)
-    return None if digest is None else cache_key(digest, model.functions_digest)
+def weightless_digest(model: onnx_io.LoadedModel, simplified: Candidate) -> str | None:
+    """Identify all of a model, and of what it was simplified to, that decides how fast these are, where the values of
+    weights do not; else None."""
+    digests = [speed_digest(graph) for graph in (model.graph, simplified.graph)]
+    known = [digest for digest in digests if digest is not None]
+    return cache_key(*known, model.functions_digest) if known == digests else None
 
 
 def feeds_digest(feeds: Mapping[str, Any]) -> str:

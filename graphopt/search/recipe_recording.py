@@ -47,7 +47,7 @@ def record_recipe(tuner: Tuner, tuned: TuningResult, versions: Mapping[str, str]
         sweeps=tuple(sweeps),
         finds=tuple(finds),
         is_simplified_again=bool(searched) and best.is_tidied,
-        speedup=None if timing is None else timing.speedup,
+        speedup=None if timing is None or timing.is_of_other_weights else timing.speedup,
     )
 
 

@@ -1,7 +1,8 @@
 """Cache of searches: the next run of the same search takes its result from here.
 
-A search that ran out of time is not repeated either, though it would find more: its measurements are known by then. For
-a model of the same structure with other weights, what was chosen is tried before anything is searched.
+A search that ran out of time is not repeated either, though it would find more: its measurements are known by then. A
+model that differs in its weights alone has the result of the first; where time may depend on these, what was chosen is
+tried before anything is searched.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class KnownResult:
-    """Result of an earlier run of the same model, with its report."""
+    """Result of an earlier run, with its report: of the same model, or of one that differs in its weights alone."""
 
     choice: Choice
     candidate: str
@@ -90,12 +91,12 @@ class KnownResult:
 
 
 def load_known_result(cache: Cache, key: str) -> KnownResult | None:
-    """Return what an earlier run of a model chose; None where there was none under this key."""
+    """Return what an earlier run came to; None where there was none under this key."""
     return decode_cached(KnownResult, cache.get([key]).get(key))
 
 
 def save_known_result(cache: Cache, key: str, result: KnownResult) -> None:
-    """Keep what was chosen for a model, for later runs of the same."""
+    """Keep what a run came to, for later ones."""
     cache.put({key: to_json(result)})
 
 

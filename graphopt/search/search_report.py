@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
 
 from graphopt.base.limits import format_megabytes
 from graphopt.ir.graph import Graph, Node
@@ -41,7 +40,7 @@ class RewriteGroup:
     """The equal parts of the model in which a find is made, each by the scope of its nodes; none of a sweep."""
     alone: Speedup | None = None
     """Speedup by this group alone: of each part of a find, of the whole model with a sweep over the simplified model;
-    None where it was not timed."""
+    None where it was neither timed nor estimated."""
     is_estimate: bool = False
     """True where `alone` is a ratio of estimates, for which nothing was run; of a sweep, where the kernels that it
     changes tell it, in a few profiled runs."""
@@ -154,7 +153,7 @@ class SearchTiming:
     """Speedup of the result over the simplified model, where the search brought something."""
     latencies: tuple[Latency, ...] = ()
     is_of_other_weights: bool = False
-    """True where a model with other weights was timed, which is the same but for them."""
+    """True where another model was searched and timed, which differs in its weights alone."""
     groups: tuple[RewriteGroup, ...] = ()
     """The finds and sweeps that were tried."""
     races: tuple[VersionRace, ...] = ()
@@ -193,7 +192,7 @@ class SearchTiming:
     @property
     def of_other_weights(self) -> SearchTiming:
         """The same, of a model that differs from the one that was timed in its weights alone."""
-        return replace(self, is_of_other_weights=True, stop=str(StopReason.KNOWN))
+        return replace(self, is_of_other_weights=True)
 
     def of_another_model(self, reason: str) -> SearchTiming:
         """Return the same of a result that was changed after it had been timed, for a reason."""
@@ -210,6 +209,16 @@ class SearchTiming:
 def format_speedup(ratio: Speedup) -> str:
     """`1.031 times as fast (1.022 to 1.040)`."""
     return f"{ratio.median:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
+def format_result_speedup(timing: SearchTiming) -> str:
+    """`1.031 times as fast (1.022 to 1.040) as the original`, and whether another model was measured; empty where none
+    was."""
+    if timing.speedup is None:
+        return ""
+    original = f"the original with {timing.original_provider}" if timing.original_provider else "the original"
+    weights = ", measured with other weights" * timing.is_of_other_weights
+    return f"{format_speedup(timing.speedup)} as {original}{weights}"
 
 
 def why_no_gain(ratio: Speedup, policy: TimingPolicy) -> str:
@@ -284,7 +293,7 @@ def sweep_groups(
     best: Measurement,
     raced: Sequence[Measurement],
     policy: TimingPolicy,
-    estimates: Mapping[frozenset[str], float] = MappingProxyType({}),
+    estimates: Mapping[frozenset[str], float],
 ) -> Iterator[RewriteGroup]:
     """Yield the sweeps that were made, in the order of `tried_sweeps`.
 
@@ -343,7 +352,7 @@ def _sweep_rejection_reason(
         if estimate <= policy.least_promise:
             why = "that is no gain that a race would show"
         else:
-            why = "beside what was taken it promises no more" if best.sweeps else "no time was left to time it"
+            why = "what was taken won before it was raced" if best.candidate.causes else "no time was left to time it"
         return f"by the kernels that it changes the model with it is {estimate:.3f} times as fast as without; {why}"
     return rejection_reason(timed, policy, is_faster=bool(best.candidate.causes))
 
