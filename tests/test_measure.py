@@ -272,6 +272,16 @@ def test_rounds_end_early_where_each_shows_a_difference_and_they_agree(
     assert [len(each.seconds) for each in time_interleaved(runs, schedule, clock=clock)] == [rounds] * len(seconds)
 
 
+@pytest.mark.parametrize(("rivals", "rounds"), [((0.99, 0.9), 15), ((0.99,), 15), ((0.9, 1.1), 8), ((0.9,), 8)])
+def test_without_a_simplified_model_rivals_are_compared_with_the_original(
+    rivals: tuple[float, ...], rounds: int
+) -> None:
+    clock = Clock()
+    runs = [clock.task(each) for each in (1.0, *rivals)]
+    schedule = TimingSchedule(seconds=1e9, rounds=(8, 15), open_runs=ClearDifference(0.05, has_floor=False))
+    assert [len(each.seconds) for each in time_interleaved(runs, schedule, clock=clock)] == [rounds] * len(runs)
+
+
 def test_rounds_go_on_until_the_ratios_are_certain() -> None:
     clock = Clock()
     noisy_runs = [jittering(clock, 1.1, 0.1, 0), jittering(clock, 1.0, 0.1, 1)]
