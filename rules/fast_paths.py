@@ -175,7 +175,7 @@ ELU = (
 
 # -- LRN: the squares of neighbouring channels are added up by a pointwise convolution -----------------------------
 
-photo, window = tensor("image", "N C H W"), integer("window")
+window = integer("window")
 
 
 def band(value: Term, reach: Term) -> App:
@@ -184,18 +184,18 @@ def band(value: Term, reach: Term) -> App:
 
 
 def divide_by_norm(bias: float) -> App:
-    """Divide images by the power of 3/4 of what squares make."""
-    base = op.Conv(photo * photo, band(fn.truediv(alpha, window), window // 2), op.Expand(bias, fn.sizes("C")))
+    """Return the images over a power of 3/4: a root times its own root, of the bias and the scaled sum of squares."""
+    base = op.Conv(image * image, band(fn.truediv(alpha, window), window // 2), op.Expand(bias, fn.sizes("C")))
     root = op.Sqrt(base)
-    return photo / (root * op.Sqrt(root))
+    return image / (root * op.Sqrt(root))
 
 
 LRN = tuple(
     Rule(
         f"replace_lrn{suffix}_with_convolution",
-        op.LRN(photo, size=window, alpha=alpha, bias=bias),
+        op.LRN(image, size=window, alpha=alpha, bias=bias),
         divide_by_norm(bias),
-        when=(fn.eq(fn.dtype(photo), int(DType.FLOAT)), fn.lt(0, fn.sizes("C H W"))),  # squares overflow in float16
+        when=(fn.eq(fn.dtype(image), int(DType.FLOAT)), fn.lt(0, fn.sizes("C H W"))),  # squares overflow in float16
         pays=fn.size("C") <= 512,
         why="The kernel of LRN raises one element after the other to a power, and roots are of several at once.",
     )

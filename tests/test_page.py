@@ -335,6 +335,16 @@ def test_the_page_says_what_gained_and_how_much() -> None:
     assert "machine a processor" in said
 
 
+def test_the_page_tells_estimates_and_the_speed_of_other_weights_from_what_was_measured() -> None:
+    report = timed()
+    assert report.timing is not None
+    groups = tuple(replace(each, is_estimate=not each.is_taken) for each in report.timing.groups)
+    timing = replace(report.timing, groups=groups, is_of_other_weights=True)
+    said = words(report_page(replace(report, timing=timing), EMPTY, EMPTY))
+    assert "as the original, measured with other weights; 5 → 4 nodes" in said
+    assert "sweep kernels of one size: mix_all ≈ 1.02 differences are within the noise" in said
+
+
 def test_the_page_says_what_simplifications_gain_where_that_was_measured() -> None:
     rules = {"fold_shapes": RuleText("sizes are known", speed_without=speedup(0.875))}
     said = words(report_page(replace(timed(), rules=rules), EMPTY, EMPTY))

@@ -299,6 +299,18 @@ def test_a_sweep_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.tuned.timing is not None and again.tuned.timing.groups[0].is_taken
 
 
+def test_a_recipe_holds_no_gain_of_a_sweep_that_was_only_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is followed, the gain would be told as a measured one."""
+    monkeypatch.setattr(Tuner, "_cost_model", lambda self, end=0.0: Prices(Add=2))
+    outcomes(monkeypatch, 1.0, 1.5)
+    searching, _, tuned = tuner(sweeps={"sums": [DOUBLE]})
+    assert tuned.timing is not None
+    for is_estimate in (False, True):
+        groups = tuple(replace(group, is_estimate=is_estimate) for group in tuned.timing.groups)
+        recipe = record_recipe(searching, replace(tuned, timing=replace(tuned.timing, groups=groups)), {})
+        assert [sweep.alone is None for sweep in recipe.sweeps] == [is_estimate]
+
+
 def test_a_sweep_leaves_the_same_places_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a later run, too, which asks for no estimate, and where a recipe says so."""
     parts = (PredictedGain(1.0, 0.2, 0.1), PredictedGain(1.0, -0.2, 0.1))

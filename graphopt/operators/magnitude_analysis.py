@@ -158,7 +158,7 @@ class MagnitudeAnalysis:
         if question is None:
             return Sign.UNKNOWN, True
         given = tuple(self._value_sign(graph, value, depth) for value in node.inputs)
-        if _sums_up_products(node):  # of small numbers these vanish, so that only what is constant and added is not 0
+        if _sums_up_products(node):  # a product of small numbers may vanish, so that constants alone are surely not 0
             given = tuple(
                 sign if value is not None and graph[value.vertex].is_constant else sign & ~Sign.NONZERO
                 for value, sign in zip(node.inputs, given, strict=True)

@@ -17,6 +17,7 @@ from graphopt.report.report import (
     Report,
     Rewrite,
     RuleUse,
+    format_alone,
     format_device,
     format_file_size,
     format_group,
@@ -396,9 +397,10 @@ def _search_parts(timing: SearchTiming) -> list[Html]:
     parts: list[Html] = [element("p", element("b", "search: "), format_search(timing))]
     left = [group for group in timing.groups if not group.is_taken]
     if left:
+        alone = [format_alone(each) if each.is_estimate else format_ratio(each.alone) for each in left]
         rows = [
-            (str(each.kind), format_group(each), format_ratio(each.alone), format_ratio(each.together), each.reason)
-            for each in left
+            (str(each.kind), format_group(each), text, format_ratio(each.together), each.reason)
+            for each, text in zip(left, alone, strict=True)
         ]
         parts.append(table(("left", "what", "alone", "with others", "why"), rows, numbers=(2, 3)))
     else:

@@ -72,8 +72,8 @@ class TimingPolicy:
     """Bytes of a graph's weights up to which ONNX Runtime writes its optimized graph to a file, to be compared."""
 
     @property
-    def least_promise(self) -> float:
-        """The estimated speedup that a race may tell: beyond what two sessions of one model differ by."""
+    def least_visible_speedup(self) -> float:
+        """The least speedup that a race can tell: more than two sessions of one model differ by."""
         return 1 + self.noise / 2
 
 

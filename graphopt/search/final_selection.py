@@ -141,7 +141,7 @@ class FinalSelection:
 
     def _is_below_noise(self, gain: float) -> bool:
         """Return whether no race will tell a gain that is estimated to be so small."""
-        return gain <= self.policy.timing.least_promise
+        return gain <= self.policy.timing.least_visible_speedup
 
     def _more_promising(
         self,

@@ -309,7 +309,7 @@ class Tuner:
         if known is None:
             return None
         note = "the speed was measured on a model that differs in its weights alone; --fresh measures this one"
-        return self._repeat(replace(known, timing=known.timing.of_other_weights), budget, note)
+        return self._repeat(replace(known, timing=replace(known.timing, is_of_other_weights=True)), budget, note)
 
     def _repeat(self, known: KnownResult, budget: TimeBudget, note: str) -> TuningResult | None:
         """Return a known result, made again, with a note that says so; None where another graph becomes of it."""

@@ -84,7 +84,7 @@ def _recorded_sweep(
     matches = sweep_matches(made.base.graph, SearchSpace(own, tuner.search_space().simplifier, tuner.allows))
     every, used = (tuple(map(rules.index, names)) for names in ([rule.name for rule in own], cause.rules))
     timed = groups.get(cause.name)
-    told = (timed.alone, timed.saved_seconds) if timed is not None else (None, None)
+    told = (timed.alone, timed.saved_seconds) if timed is not None and not timed.is_estimate else (None, None)
     return RecipeSweep(cause.name, every, used, dict(sorted(matches.items())), *told, cause.losing_places)
 
 

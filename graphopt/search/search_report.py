@@ -189,11 +189,6 @@ class SearchTiming:
         """True where Ctrl-C ended the search or the timing."""
         return self.stop == StopReason.INTERRUPTED
 
-    @property
-    def of_other_weights(self) -> SearchTiming:
-        """The same, of a model that differs from the one that was timed in its weights alone."""
-        return replace(self, is_of_other_weights=True)
-
     def of_another_model(self, reason: str) -> SearchTiming:
         """Return the same of a result that was changed after it had been timed, for a reason."""
         return replace(self, speedup=None, untimed=f"not timed: {reason}", searched=None, latencies=())
@@ -212,8 +207,8 @@ def format_speedup(ratio: Speedup) -> str:
 
 
 def format_result_speedup(timing: SearchTiming) -> str:
-    """`1.031 times as fast (1.022 to 1.040) as the original`, and whether another model was measured; empty where none
-    was."""
+    """`1.031 times as fast (1.022 to 1.040) as the original`, and whether that was measured with other weights; empty
+    where nothing was timed."""
     if timing.speedup is None:
         return ""
     original = f"the original with {timing.original_provider}" if timing.original_provider else "the original"
@@ -349,11 +344,11 @@ def _sweep_rejection_reason(
         )
     timed = [found] if found.gain else [found, *beside]
     if estimate is not None and not any(each.gain for each in timed):
-        if estimate <= policy.least_promise:
-            why = "that is no gain that a race would show"
+        if estimate <= policy.least_visible_speedup:
+            why = "no gain that a race would show"
         else:
-            why = "what was taken won before it was raced" if best.candidate.causes else "no time was left to time it"
-        return f"by the kernels that it changes the model with it is {estimate:.3f} times as fast as without; {why}"
+            why = "what was taken won before it was raced" if best.candidate.causes else "no time was left to race it"
+        return f"by the kernels that differ the model is {estimate:.3f} times as fast with it as without: {why}"
     return rejection_reason(timed, policy, is_faster=bool(best.candidate.causes))
 
 
